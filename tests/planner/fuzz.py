@@ -15,8 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -28,6 +26,7 @@ from tests.planner.random_histories import (
     compare_aggregate,
     compare_in_steps,
     compare_joins,
+    drawn,
     grouped_queries,
     histories,
     queries,
@@ -67,22 +66,7 @@ CASES = _cases(STEPPED, STREAMED, aggregate=True)
 
 def case_of(seed: int, cases: st.SearchStrategy[Case] = CASES) -> Case:
     """The case of a seed: the same as long as strategies and Hypothesis are."""
-    drawn: list[Case] = []
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=2,  # the first one is the simplest there is
-        phases=[Phase.generate],
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cases)
-    def draw(case: Case) -> None:
-        drawn.append(case)
-
-    draw()
-    return drawn[-1]
+    return drawn(cases, seed)
 
 
 def check(spark: SparkSession, seed: int, case: Case, found: Found) -> None:

@@ -3,13 +3,19 @@
 After each step of a history, what the stream has given must be what Spark's batch gives for the same query.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import hypothesis
 import pyarrow as pa
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,13 +26,23 @@ from tests.helpers import of_kind
 from tests.planner.in_steps import by_session, joined_in_steps, local, step_of, versions_of
 from tests.planner.random_queries import SCHEMAS, GroupedQuery, grouped_queries, queries
 from tests.planner.test_queries import Rows, in_one
+from upsert.catalog.context import Unnested
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store import Table
 
 _KEY = st.none() | st.integers(0, 4)
-_TEXT = st.sampled_from(["x", "yy", "z", None])
-_VALUES = {"id": st.integers(0, 12), "v": st.floats(allow_nan=True, width=16) | st.none(), "s": _TEXT}
+_TIMES = (datetime(2024, 2, 29), datetime(2024, 3, 1, 0, 0, 0, 1), datetime(1, 1, 1), datetime(9999, 12, 31))
+_VALUES = {
+    "id": st.integers(0, 12),
+    "v": st.sampled_from([None, 0.0, -0.0, math.nan, math.inf, 0.5, 1.0]),
+    "s": st.sampled_from([None, "x", "X", "yy", "z", "x "]),
+    "e": st.sampled_from([None, Decimal("1.00"), Decimal("2.50"), Decimal("-9999999.99")]),
+    "d": st.sampled_from([None, *(time.date() for time in _TIMES)]),
+    "t": st.sampled_from([None, *(time.replace(tzinfo=UTC) for time in _TIMES)]),
+    "y": st.sampled_from([None, b"", b"\0", b"\xff\0"]),
+    "o": st.sampled_from([None, True, False]),
+}
 
 Changes = Mapping[str, Sequence[dict[str, Any]]]
 
@@ -84,6 +100,29 @@ class History:
         return cls(tuple(zip(changes, runs, strict=True)), buckets)
 
 
+T = TypeVar("T")
+
+
+def drawn(strategy: st.SearchStrategy[T], seed: int) -> T:
+    """A value of a strategy, by chance: the first example of Hypothesis is the simplest that there is."""
+    found: list[T] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=2,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def draw(value: T) -> None:
+        found.append(value)
+
+    draw()
+    return found[-1]
+
+
 def histories(steps: int) -> st.SearchStrategy[History]:
     """Histories of so many steps."""
     changes, runs = (st.lists(each, min_size=steps, max_size=steps) for each in (CHANGES, _RUNS))
@@ -128,6 +167,25 @@ class Warehouse:
         for name, table in self.tables.items():
             local(self.spark, table).createOrReplaceTempView(name)
 
+    def stream_of(self, text: str) -> DataFrame:
+        """The query over the tables' changes, which are in view; with its subqueries as joins."""
+        return streamed(self.spark, text, {name: table.path for name, table in self.tables.items()})
+
+
+def streamed(spark: SparkSession, text: str, paths: Mapping[str, str]) -> DataFrame:
+    """A query over the changes of tables, as a catalog makes it of a text with subqueries."""
+    if "EXISTS (" not in text and " IN (SELECT" not in text:
+        return spark.sql(text)
+    streams = {name: partial(frames.read_changes, spark, path) for name, path in paths.items()}
+    views = {name: spark.table(name) for name in streams}
+    for name, view in views.items():
+        spark.createDataFrame([], view.schema).createOrReplaceTempView(name)
+    try:
+        return planner.optimize(spark.sql(text), request=Unnested(streams))
+    finally:
+        for name, view in views.items():
+            view.createOrReplaceTempView(name)
+
 
 def write(table: Table, rows: Sequence[dict[str, Any]], kind: str) -> None:
     """Commit rows, all of one kind; nothing if there are none."""
@@ -144,7 +202,7 @@ def compare_in_steps(warehouse: Warehouse, texts: Sequence[str], history: Histor
             ends.append(versions_of([*warehouse.tables.values()]))
     warehouse.view_changes(1000)
     with joined_in_steps(ends):
-        planned = _planned(warehouse, texts, found)
+        planned = _planned(warehouse, texts, found, "force")
         if not planned:
             return
         changes = in_one(planned).collect()
@@ -160,9 +218,9 @@ def compare_in_steps(warehouse: Warehouse, texts: Sequence[str], history: Histor
         _compare_all(warehouse, number, net, found)
 
 
-def _planned(warehouse: Warehouse, texts: Sequence[str], found: Found) -> dict[str, DataFrame]:
-    """The queries that are planned as delta joins, as these."""
-    planned = {text: _optimized(warehouse.spark.sql(text), "force") for text in texts}
+def _planned(warehouse: Warehouse, texts: Sequence[str], found: Found, strategy: str) -> dict[str, DataFrame]:
+    """The queries that can be planned by this strategy, as they are then."""
+    planned = {text: _optimized(warehouse, text, strategy) for text in texts}
     found.queries += len(texts)
     found.refused.update(refusal for refusal in planned.values() if isinstance(refusal, str))
     return {text: df for text, df in planned.items() if not isinstance(df, str)}
@@ -179,12 +237,12 @@ def _compare_all(warehouse: Warehouse, step: int, net: Mapping[str, Rows], found
 
 def compare_joins(warehouse: Warehouse, texts: Sequence[str], history: History, found: Found) -> None:
     """Stream queries as one, and compare the net of what it gives after each step."""
-    spark, texts = warehouse.spark, tuple(dict.fromkeys(texts))
+    texts = tuple(dict.fromkeys(texts))
     warehouse.view_changes(1000)
-    known = _planned(warehouse, texts, found)
+    known = _planned(warehouse, texts, found, "auto")
     if not known:
         return
-    is_net = {text for text in known if not blurred(planner.explain(spark.sql(text)).after)}
+    is_net = {text for text in known if not blurred(planner.explain(warehouse.stream_of(text)).after)}
     net: dict[str, Rows] = {text: Counter() for text in known}
     opposites: list[tuple[str, str]] = []
 
@@ -199,8 +257,8 @@ def compare_joins(warehouse: Warehouse, texts: Sequence[str], history: History, 
     for number, (rows, run) in enumerate(history.steps):
         warehouse.change(rows, run.silent)
         warehouse.view_changes(history.steps[0][1].max_rows)
-        options = {"strategy": "force", "physical": run.form, "shards": run.shards}
-        df = in_one({text: by_session(spark.sql(text), **options) for text in known})
+        options = {"physical": run.form, "shards": run.shards}
+        df = in_one({text: by_session(warehouse.stream_of(text), **options) for text in known})
         writer = df.writeStream.foreachBatch(take).trigger(availableNow=True)
         writer.option("checkpointLocation", str(warehouse.folder / "joins")).start().awaitTermination()
         warehouse.view_rows()
@@ -215,7 +273,7 @@ def compare_aggregate(warehouse: Warehouse, query: GroupedQuery, history: Histor
     spark = warehouse.spark
     found.queries += 1
     warehouse.view_changes(1000)
-    if isinstance(refusal := _optimized(spark.sql(query.sql), "auto"), str):
+    if isinstance(refusal := _optimized(warehouse, query.sql, "auto"), str):
         found.refused[refusal] += 1
         return
     groups: dict[tuple[Any, ...], Any] = {}
@@ -232,7 +290,7 @@ def compare_aggregate(warehouse: Warehouse, query: GroupedQuery, history: Histor
     for number, (rows, run) in enumerate(history.steps):
         warehouse.change(rows, run.silent)
         warehouse.view_changes(history.steps[0][1].max_rows)
-        df = by_session(spark.sql(query.sql), shards=run.shards)
+        df = by_session(warehouse.stream_of(query.sql), shards=run.shards)
         writer = df.writeStream.outputMode("update").foreachBatch(take).trigger(availableNow=True)
         writer.option("checkpointLocation", str(warehouse.folder / "groups")).start().awaitTermination()
         warehouse.view_rows()
@@ -248,10 +306,15 @@ def _compare(found: Found, step: int, text: str, given: Mapping[Any, int], wante
         found.wrong.append(f"step {step}: {text}: stream {more!r}, batch {less!r}")
 
 
-def _optimized(df: DataFrame, strategy: str) -> DataFrame | str:
+def _optimized(warehouse: Warehouse, text: str, strategy: str) -> DataFrame | str:
     """What a query becomes; or the reason why it is refused, without its names."""
+    return optimized_or_refused(lambda: by_session(warehouse.stream_of(text), strategy=strategy, shards=1))
+
+
+def optimized_or_refused(optimized: Callable[[], DataFrame]) -> DataFrame | str:
+    """What an optimized query is; or the reason why it is refused, one of the `KNOWN_REFUSALS`."""
     try:
-        return by_session(df, strategy=strategy, shards=1)
+        return optimized()
     except PlanError as refused:
         for reason in KNOWN_REFUSALS:
             if reason in str(refused):
@@ -261,6 +324,15 @@ def _optimized(df: DataFrame, strategy: str) -> DataFrame | str:
 
 KNOWN_REFUSALS = (
     "for no column of its table is never NULL",
+    "must hold inside the delta join",
+    "no equality between",
+    "compares a key that is computed",
+    "NOT IN takes no row",
+    "a subquery of the query cannot become a join",
+    "its table lies a union",
+    "no index of",
+    "a delta join takes 8 at most",
+    "Spark's own join is right over changes only if",
     "so the rows of a group that changes must be looked up",
     "groups by what can change",
 )
@@ -275,7 +347,10 @@ __all__ = [
     "compare_aggregate",
     "compare_in_steps",
     "compare_joins",
+    "drawn",
     "grouped_queries",
     "histories",
+    "optimized_or_refused",
     "queries",
+    "streamed",
 ]

@@ -1,7 +1,7 @@
 """Random queries in SQL that join random tables in every way, for comparing streams with batch."""
 
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, product
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -9,13 +9,40 @@ from hypothesis.strategies import DrawFn
 
 from upsert.schema import TableSchema
 
-_LONG, _TEXT = pa.int64(), pa.string()
+_INT, _LONG, _TEXT = pa.int32(), pa.int64(), pa.string()
+_TYPES = {
+    "v": pa.float64(),
+    "e": pa.decimal128(9, 2),
+    "d": pa.date32(),
+    "t": pa.timestamp("us", "UTC"),
+    "y": pa.binary(),
+    "o": pa.bool_(),
+}
+
+
+def _schema(columns: dict[str, pa.DataType], others: str, *keys: str, primary_key: str = "") -> TableSchema:
+    """Columns, and others by their letters, with an index for each of the keys."""
+    columns |= {name: _TYPES[name] for name in others}
+    schema = TableSchema.of(columns, [primary_key] if primary_key else [])
+    for key in keys:
+        schema = schema.index(key)
+    return schema
+
+
 SCHEMAS = {
-    "a": TableSchema.of({"id": _LONG, "k": pa.int32(), "v": pa.float64(), "s": _TEXT}, ["id"]).index("k"),
-    "b": TableSchema.of({"k": pa.int32(), "n": _LONG, "s": _TEXT}, ["k"]).index("n"),
-    "c": TableSchema.of({"k": _LONG, "n": _LONG, "s": _TEXT}).index("k").index("n"),
+    "a": _schema({"id": _LONG, "k": _INT, "s": _TEXT}, "vedt", "k", "v", "e", "d", "t", primary_key="id"),
+    "b": _schema({"k": _INT, "n": _LONG, "s": _TEXT}, "veyt", "n", "v", "e", "y", "t", primary_key="k"),
+    "c": _schema({"k": _LONG, "n": _LONG, "s": _TEXT}, "dyo", "k", "n", "d", "y", "o", "s"),
 }
 """`c` has no primary key: a multiset. Keys are of different widths."""
+
+_KINDS = {
+    _INT: "integer",
+    _LONG: "integer",
+    _TEXT: "text",
+    **dict(zip(_TYPES.values(), ("number", "decimal", "date", "time", "bytes", "flag"), strict=True)),
+}
+_KEYS = ("id", "k", "n", "v", "e", "d", "t", "y", "o")
 
 KINDS = (
     "JOIN",
@@ -55,6 +82,7 @@ class _Names:
 
     numbers: count
     unions: bool = False
+    subqueries: bool = False
 
     def next(self, prefix: str) -> str:
         return f"{prefix}{next(self.numbers)}"
@@ -63,7 +91,7 @@ class _Names:
 @st.composite
 def queries(draw: DrawFn, most_tables: int = 4) -> str:
     """A query over `SCHEMAS`: joins of two tables and more, with filters and projections anywhere."""
-    names = _Names(count())
+    names = _Names(count(), subqueries=draw(st.integers(0, 2)) == 0)
     relation = draw(_relation(names, draw(st.integers(2, most_tables))))
     chosen = draw(st.lists(st.sampled_from(relation.columns), min_size=1, max_size=6, unique=True))
     renamed = draw(st.booleans())
@@ -157,10 +185,11 @@ def _part(draw: DrawFn, side: Relation, outputs: tuple[tuple[str, Column], ...])
 @st.composite
 def _table(draw: DrawFn, names: _Names) -> Relation:
     table = draw(st.sampled_from(sorted(SCHEMAS)))
-    kinds = {_TEXT: "text", pa.float64(): "number"}
+    others = draw(st.sets(st.sampled_from(sorted(_TYPES)), max_size=3))
     columns = [
-        Column(c.name, kinds.get(c.type, "integer"), c.name in ("id", "k", "n"))
+        Column(c.name, _KINDS[c.type], c.name in _KEYS)
         for c in SCHEMAS[table].columns
+        if c.name in others or c.name not in _TYPES
     ]
     if names.unions and draw(st.booleans()):  # with the column ids of its other places in the query
         name = names.next("t")
@@ -174,13 +203,19 @@ def _join(draw: DrawFn, names: _Names, tables: int) -> Relation:
     left_tables = draw(st.integers(1, tables - 1))
     left, right = draw(_relation(names, left_tables)), draw(_relation(names, tables - left_tables))
     kind = draw(st.sampled_from(KINDS))
-    keys = [
-        [c.name for c in side.columns if c.is_key or (names.unions and c.kind == "integer")]
-        for side in (left, right)
+    pairs = [
+        (one.name, other.name)
+        for one, other in product(left.columns, right.columns)
+        if one.kind == other.kind
+        and ((one.is_key and other.is_key) or (names.unions and one.kind == "integer"))
     ]
-    if not all(keys):
-        return left if keys[0] else right
-    on = " = ".join(draw(st.sampled_from(side)) for side in keys)
+    if not pairs:
+        return left
+    keys = draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=2, unique=True))
+    on = " AND ".join(f"{one} = {other}" for one, other in keys)
+    if draw(st.integers(0, 3)) == 0:
+        compared = draw(_compared(left, right))
+        on = compared if draw(st.integers(0, 4)) == 0 else f"{on} AND {compared}"
     both = Relation("", (*left.columns, *right.columns))
     if draw(st.integers(0, 2)) == 0:
         on += f" AND {draw(_condition(both))}"
@@ -189,10 +224,71 @@ def _join(draw: DrawFn, names: _Names, tables: int) -> Relation:
 
 
 @st.composite
+def _compared(draw: DrawFn, left: Relation, right: Relation) -> str:
+    """A comparison of two relations that no index finds: of what is computed, of NULLs, or by an order."""
+    one, other = draw(st.sampled_from([(left, right), (right, left)]))
+    kinds = sorted({column.kind for column in one.columns} & {column.kind for column in other.columns})
+    a, b = (
+        draw(st.sampled_from(side.of(kind)))
+        for kind in [draw(st.sampled_from(kinds))]
+        for side in (one, other)
+    )
+    integer, other_integer = (draw(st.sampled_from(side.of("integer"))) for side in (one, other))
+    text, other_text = (draw(st.sampled_from(side.of("text"))) for side in (one, other))
+    of_casts = [
+        *(f"CAST({integer} AS DECIMAL(11, 1)) = {name}" for name in other.of("decimal")[:1]),
+        *(f"CAST({integer} AS DOUBLE) = {name}" for name in other.of("number")[:1]),
+        *(f"CAST({name} AS DATE) = {day}" for name in one.of("time")[:1] for day in other.of("date")[:1]),
+        *(
+            f"CAST({name} AS TIMESTAMP) <=> {at}"
+            for name in one.of("date")[:1]
+            for at in other.of("time")[:1]
+        ),
+    ]
+    return draw(
+        st.sampled_from(
+            [
+                *of_casts,
+                f"{a} <=> {b}",
+                f"{a} = {b}",
+                f"{a} <= {b}",
+                f"{integer} + 1 = {other_integer}",
+                f"coalesce({integer}, 0) = coalesce({other_integer}, 0)",
+                f"{text} COLLATE UTF8_LCASE = {other_text} COLLATE UTF8_LCASE",
+                f"concat({text}, 'y') = {other_text}",
+            ]
+        )
+    )
+
+
+@st.composite
+def _subquery(draw: DrawFn, names: _Names, relation: Relation) -> str:
+    """A condition on the rows of a relation that other rows fulfil or not: EXISTS or IN."""
+    other = draw(_relation(replace(names, subqueries=False), draw(st.integers(1, 2))))
+    pairs = [
+        (one.name, found.name)
+        for one, found in product(relation.columns, other.columns)
+        if one.kind == found.kind and one.is_key and found.is_key
+    ]
+    if not pairs:
+        return "true"
+    own, key = draw(st.sampled_from(pairs))
+    also = draw(st.one_of(st.just("true"), _condition(other), _compared(relation, other)))
+    negated = draw(st.sampled_from(["", "NOT "]))
+    if draw(st.integers(0, 2)) == 0:
+        negated = draw(st.sampled_from(["", "", "", negated]))  # few keys are never NULL, as NOT IN wants
+        return f"{own} {negated}IN (SELECT {key} FROM {other.sql} WHERE {also})"
+    return f"{negated}EXISTS (SELECT 1 FROM {other.sql} WHERE {key} = {own} AND {also})"
+
+
+@st.composite
 def _wrapped(draw: DrawFn, names: _Names, relation: Relation) -> Relation:
     """The relation as a subquery with names of its own, some computed columns, and perhaps a filter."""
     outputs, columns = [], []
+    kept = {relation.of("text")[0], relation.of("integer")[0]}
     for column in relation.columns:
+        if column.name not in kept and draw(st.integers(0, 3)) == 0:
+            continue
         own = replace(column, name=names.next(column.name[0]))
         outputs.append(f"{column.name} AS {own.name}")
         columns.append(own)
@@ -201,7 +297,11 @@ def _wrapped(draw: DrawFn, names: _Names, relation: Relation) -> Relation:
         own = Column(names.next("x"), kind)
         outputs.append(f"{value} AS {own.name}")
         columns.append(own)
-    where = f" WHERE {draw(_condition(relation))}" if draw(st.integers(0, 2)) == 0 else ""
+    conditions = [draw(_condition(relation))] if draw(st.integers(0, 2)) == 0 else []
+    if names.subqueries and draw(st.integers(0, 2)) == 0:
+        conditions.append(draw(_subquery(names, relation)))
+    how = draw(st.sampled_from([*[" AND "] * 5, " OR "]))
+    where = f" WHERE {how.join(conditions)}" if conditions else ""
     sql = f"(SELECT {', '.join(outputs)} FROM {relation.sql}{where}) {names.next('q')}"
     return Relation(sql, tuple(columns))
 
@@ -275,8 +375,12 @@ def grouped_queries(draw: DrawFn, most_tables: int = 3) -> GroupedQuery:
     if draw(st.integers(0, 2)) == 0:
         relation = draw(_with_table(names, relation))
     keys = draw(
-        st.lists(st.sampled_from(relation.of("text", "integer")), min_size=1, max_size=2, unique=True)
+        st.lists(
+            st.sampled_from(relation.columns).map(lambda one: one.name), min_size=1, max_size=2, unique=True
+        )
     )
+    if draw(st.integers(0, 4)) == 0:
+        return GroupedQuery(f"SELECT DISTINCT {', '.join(keys)} FROM {relation.sql}", len(keys))
     measures = draw(st.lists(_measure(relation), min_size=1, max_size=4))
     groups = [f"{key} AS g{number}" for number, key in enumerate(keys)]
     outputs = [f"{measure} AS m{number}" for number, measure in enumerate(measures)]
