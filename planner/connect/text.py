@@ -38,6 +38,9 @@ from upsert.types import quoted
 _FOUND: Final = (AsOfKind.PROCESSING, AsOfKind.ROW)
 """States of a table that are found for each row."""
 
+_OF_TABLE: Final = frozenset({"this", "db", "catalog", "alias", "version"})
+"""Parts of a table in a text that its stream has taken."""
+
 _COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
 """What to do instead of an aggregate over changes."""
 
@@ -173,6 +176,10 @@ class _Text:
         self._sources: list[_Source] = []
         is_batch = not any(table is not None and table.isStreaming for table in tables)
         for number, (node, stream, reference) in enumerate(zip(nodes, tables, references, strict=True)):
+            if node.alias_column_names or any(
+                part for name, part in node.args.items() if name not in _OF_TABLE
+            ):
+                self._refuse(repr(node.sql("spark")))
             is_found = reference.as_of is not None and reference.as_of.kind in _FOUND and number > 0
             if stream is None or not (stream.isStreaming or is_found or is_batch):
                 self._refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
@@ -201,6 +208,9 @@ class _Text:
             if node is not select and not ("group" in known and type(node) in FUNCTIONS):
                 is_counted = isinstance(node, exp.AggFunc)
                 self._refuse(repr(node.sql("spark")), *([_COUNTED] if is_counted else []))
+        for star in select.find_all(exp.Star):
+            if any(star.args.values()):
+                self._refuse(repr(star.sql("spark")))
         if self._query.parameters:
             self._refuse("a query with parameters")
         if (found := of_the_moment(self._query.text)) is not None:
@@ -251,6 +261,15 @@ class _Text:
         raise SchemaError(
             f"{self._query.subject}: column {column.sql('spark')!r} is in {where}; there are {known}"
         )
+
+    def _all_of(self, column: exp.Column) -> _Source | None:
+        """The table of which a star takes all columns; None for a column."""
+        if not isinstance(column.this, exp.Star):
+            return None
+        found = self._of_alias(column.table) if len(column.parts) == 2 else None
+        if found is None:
+            self._refuse(f"{column.sql('spark')!r}, which is of no table,", "name the fields of a column")
+        return found
 
     def _of_alias(self, alias: str) -> _Source | None:
         return next((one for one in self._sources if one.alias.lower() == alias.lower()), None)
@@ -407,7 +426,7 @@ class _Text:
         for column in self._select.find_all(exp.Column):
             first = column.parts[0]
             at = first.meta[START]
-            if start <= at < end and not isinstance(first, exp.Star):
+            if start <= at < end and not isinstance(first, exp.Star) and self._all_of(column) is None:
                 source, _ = self._resolved(column)
                 if len(column.parts) == 1 or self._of_alias(first.name) is None:
                     edits.append(Edit(at - start, at - start, f"{quoted(source.alias)}."))
@@ -471,9 +490,8 @@ class _Text:
                 yield from (Ref(one.number, name) for one in self._visible for name in one.columns)
             elif not isinstance(column, exp.Column):
                 yield None
-            elif isinstance(column.this, exp.Star):
-                source = self._of_alias(column.table)
-                yield from (Ref(source.number, name) for name in source.columns) if source is not None else ()
+            elif (table := self._all_of(column)) is not None:
+                yield from (Ref(table.number, name) for name in table.columns)
             else:
                 source, name = self._resolved(column)
                 has_fields = len(column.parts) > (2 if self._of_alias(column.parts[0].name) else 1)

@@ -1,0 +1,41 @@
+"""Which queries over Spark Connect are planned from their text: without a server, and without a stream."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from planner import PlanError
+from planner.connect.text import _Text
+from upsert.sql.query import QueryText
+
+
+def text_of(query: str) -> _Text:
+    streams: Any = {
+        name: SimpleNamespace(columns=[*columns, "_row_kind"], isStreaming=True)
+        for name, columns in {"a": ("id", "k", "both"), "b": ("k", "n")}.items()
+    }
+    parsed = QueryText.of(query)
+    return _Text(parsed, parsed.references, [streams[one.name] for one in parsed.references])
+
+
+def test_a_star_of_a_table_is_all_its_columns() -> None:
+    text = text_of("SELECT A.*, n FROM a JOIN b ON a.k = b.k")
+    assert text.items == ("A.*", "`b`.n")
+    assert [ref.column for ref in text._columns() if ref is not None] == ["id", "k", "both", "n"]
+
+
+@pytest.mark.parametrize(
+    ("query", "part"),
+    [
+        ("SELECT id FROM a TABLESAMPLE (10 PERCENT)", "'a TABLESAMPLE"),
+        ("SELECT id FROM b JOIN a UNPIVOT (v FOR name IN (id, both)) ON a.k = b.k", "'a UNPIVOT"),
+        ("SELECT id FROM a AS a (k, id, both)", "'a AS a"),
+        ("SELECT * EXCEPT (k) FROM a", "'* EXCEPT"),
+        ("SELECT both.* FROM a", "'both.*', which is of no table,"),
+    ],
+)
+def test_what_a_table_or_a_star_has_besides_is_refused(query: str, part: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        _ = text_of(query).items
+    assert f"over Spark Connect {part}" in str(refused.value)
