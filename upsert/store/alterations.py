@@ -397,8 +397,7 @@ def _declared(schema: TableSchema, change: Declaration) -> TableSchema:
             return replace(schema, comment=text) if name is None else _commented(schema, name, text)
         case SetDefault(name, default):
             schema.type_of(name, "ALTER COLUMN")
-            columns = (replace(c, default=default) if c.name == name else c for c in schema.columns)
-            return replace(schema, columns=tuple(columns))
+            return _with_column(schema, replace(schema.column(name), default=default))
         case AddCheck(check):
             return replace(schema, checks=(*schema.checks, check))
         case DropCheck(name, if_exists):
@@ -439,8 +438,7 @@ def _commented(schema: TableSchema, name: str, text: str | None) -> TableSchema:
         computed = (replace(c, comment=text) if c.name == name else c for c in schema.computed)
         return replace(schema, computed=tuple(computed))
     schema.type_of(name, "COMMENT")
-    columns = (replace(c, comment=text) if c.name == name else c for c in schema.columns)
-    return replace(schema, columns=tuple(columns))
+    return _with_column(schema, replace(schema.column(name), comment=text))
 
 
 def _add(definition: Definition, change: AddColumn) -> Definition:
@@ -522,8 +520,7 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
                 _refuse(
                     definition, f"column {name!r} must stay {found}: {what} places rows by it, got {wanted}"
                 )
-    columns = tuple(changed if c.name == name else c for c in definition.schema.columns)
-    return replace(definition, schema=replace(definition.schema, columns=columns))
+    return _with_changed(definition, changed)
 
 
 def _add_field(definition: Definition, path: Sequence[str], type_: pa.DataType) -> Definition:
@@ -534,21 +531,21 @@ def _add_field(definition: Definition, path: Sequence[str], type_: pa.DataType) 
     number = definition.last_id + 1
     fields = fields_after_add(column.fields, tuple(path[1:]), number)
     changed = replace(column, type=types.canonical(grown, of), fields=fields)
-    return replace(_with_column(definition, changed), last_id=number)
+    return replace(_with_changed(definition, changed), last_id=number)
 
 
 def _drop_field(definition: Definition, path: Sequence[str]) -> Definition:
     column, of = _with_part(definition, path, "DROP COLUMN")
     type_ = nested.without_field(column.type, path[1:], of)
     fields = fields_after_drop(column.fields, tuple(path[1:]))
-    return _with_column(definition, replace(column, type=type_, fields=fields))
+    return _with_changed(definition, replace(column, type=type_, fields=fields))
 
 
 def _rename_field(definition: Definition, path: Sequence[str], new: str) -> Definition:
     column, of = _with_part(definition, path, "RENAME COLUMN")
     type_ = nested.with_name(column.type, path[1:], new, of)
     fields = fields_after_rename(column.fields, tuple(path[1:]), new)
-    return _with_column(definition, replace(column, type=type_, fields=fields))
+    return _with_changed(definition, replace(column, type=type_, fields=fields))
 
 
 def _widen_part(definition: Definition, path: Sequence[str], type_: pa.DataType) -> Definition:
@@ -563,9 +560,8 @@ def _widen_part(definition: Definition, path: Sequence[str], type_: pa.DataType)
             )
         return wanted
 
-    return _with_column(
-        definition, replace(column, type=nested.changed_within(column.type, path[1:], wider, of))
-    )
+    type_ = nested.changed_within(column.type, path[1:], wider, of)
+    return _with_changed(definition, replace(column, type=type_))
 
 
 def _with_part(
@@ -586,10 +582,13 @@ def _with_part(
     )
 
 
-def _with_column(definition: Definition, changed: Column) -> Definition:
-    """The definition in which a column, known by its name, is another one."""
-    columns = tuple(changed if c.name == changed.name else c for c in definition.schema.columns)
-    return replace(definition, schema=replace(definition.schema, columns=columns))
+def _with_changed(definition: Definition, changed: Column) -> Definition:
+    return replace(definition, schema=_with_column(definition.schema, changed))
+
+
+def _with_column(schema: TableSchema, changed: Column) -> TableSchema:
+    """The columns with one that has changed, but for its name."""
+    return replace(schema, columns=tuple(changed if c.name == changed.name else c for c in schema.columns))
 
 
 def _check_known(definition: Definition, keys: Iterable[str]) -> None:
