@@ -324,13 +324,14 @@ _SLIPS: Final = (AssertionError, AttributeError, LookupError, TypeError, ValueEr
 def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> exp.Expr:
     dialect = QueryDialect()
     try:
-        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(
-            dialect.tokenize(_comments_white(text)), text
-        )
-    except ParseError as cause:
-        raise SchemaError(f"{subject}: {_described(cause, revision)}") from None
+        tokens = dialect.tokenize(_comments_white(text))
     except TokenError as cause:
         raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
+    _check_no_signs_of_versions(tokens, subject, revision)
+    try:
+        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, text)
+    except ParseError as cause:
+        raise SchemaError(f"{subject}: {_described(cause, revision)}") from None
     except RecursionError:
         raise too_deep(subject) from None
     except _SLIPS as cause:
@@ -344,6 +345,21 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
         what = "a query" if is_query else "an expression"
         raise SchemaError(f"{subject}: expected {what}, found {text.strip()[:40]!r}")
     return tree
+
+
+_VERSION: Final = re.compile(r"v?(\d+)", re.IGNORECASE)
+
+
+def _check_no_signs_of_versions(tokens: Sequence[Token], subject: str, revision: Revision) -> None:
+    """Refuse ``t@v3``, which Delta has, and Spark has not."""
+    for before, sign, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        is_sign = sign.token_type is TokenType.PARAMETER and sign.start == before.end + 1
+        if is_sign and (version := _VERSION.fullmatch(after.text)) is not None:
+            raise SchemaError(
+                f"{subject}: a state of a table must be written {before.text} VERSION AS OF {version[1]}, or "
+                f"TIMESTAMP AS OF '…', found {before.text}@{after.text} at "
+                f"{position(revision.first, revision.original(before.start))}"
+            )
 
 
 def too_deep(subject: str) -> SchemaError:

@@ -160,6 +160,11 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
         ("SELECT PROCTIME(), a b c FROM t", "found 'c' at line 1, column 24"),
         ("SELECT a FROM (SELECT", "query: expecting ), found"),
         ("SELECT 'a FROM t", "query: the text has an open quote or comment"),
+        (
+            "SELECT '@v1'\nFROM s.t@v12 AS t JOIN u",
+            "must be written t VERSION AS OF 12, or TIMESTAMP AS OF '…', found t@v12 at line 2, column 8",
+        ),
+        ("SELECT a FROM `t`@3", "must be written t VERSION AS OF 3, or TIMESTAMP AS OF '…', found t@3 at"),
         ("SELECT a FROM t; SELECT b", "query: expected a query, found 'SELECT a FROM t; SELECT b'"),
         (
             "SELECT a /*+ OPTIONS('k'='v') */ FROM t",

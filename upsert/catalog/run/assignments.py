@@ -94,11 +94,12 @@ def has_ansi_casts(spark: SparkSession) -> bool:
     return spark.conf.get("spark.sql.ansi.enabled") == "true"
 
 
-def assigned(value: Any, given: Any, column: Column, subject: str, *, is_ansi: bool) -> Any:
+def assigned(value: Any, given: Any, column: Column, subject: str, *, by_cast: bool = False) -> Any:
     """Spark's column of values of a type, as those of a column of a table.
 
-    A number that does not fit is an error also in a session whose casts make another number, or NULL, of it:
-    that is what Spark's own tables do.
+    A number that does not fit is an error that names the column, also in a session whose casts make another
+    number, or NULL, of it: that is what Spark's own tables do. With ``by_cast`` it is what the
+    session's cast makes of it.
 
     Raises:
         SchemaError: SQL does not let such values go into the column.
@@ -106,31 +107,32 @@ def assigned(value: Any, given: Any, column: Column, subject: str, *, is_ansi: b
     wanted = assigned_type(column, given, subject)
     if given == wanted:
         return value
-    return value.cast(wanted) if is_ansi else _fitting(value, given, wanted, column)
+    if by_cast:
+        return value.cast(wanted)
+    return _fitting(value, given, wanted, f"{subject}: column {column.name!r} must be {column.sql_type}")
 
 
-def _fitting(value: Any, given: Any, wanted: Any, column: Column) -> Any:
+def _fitting(value: Any, given: Any, wanted: Any, rule: str) -> Any:
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
 
     if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
         inner = given.elementType, wanted.elementType
-        return F.transform(value, lambda one: _fitting(one, *inner, column)).cast(wanted)
+        return F.transform(value, lambda one: _fitting(one, *inner, rule)).cast(wanted)
     if isinstance(given, t.MapType) and isinstance(wanted, t.MapType):
         keys, values = (given.keyType, wanted.keyType), (given.valueType, wanted.valueType)
-        fitting = F.transform_values(value, lambda _, one: _fitting(one, *values, column))
-        return F.transform_keys(fitting, lambda one, _: _fitting(one, *keys, column)).cast(wanted)
+        fitting = F.transform_values(value, lambda _, one: _fitting(one, *values, rule))
+        return F.transform_keys(fitting, lambda one, _: _fitting(one, *keys, rule)).cast(wanted)
     if isinstance(given, t.StructType) and isinstance(wanted, t.StructType):
         fields = (
-            _fitting(value.getField(one.name), one.dataType, other.dataType, column).alias(other.name)
+            _fitting(value.getField(one.name), one.dataType, other.dataType, rule).alias(other.name)
             for one, other in zip(given, wanted, strict=True)
         )
         return F.when(value.isNotNull(), F.struct(*fields)).cast(wanted)
     if not _may_not_fit(given, wanted):
         return value.cast(wanted)
     found = value.try_cast(wanted)
-    what = F.lit(f"column {column.name!r} must be {column.sql_type}, which cannot hold ")
-    refusal = F.raise_error(F.concat(what, value.cast("string")))
+    refusal = F.raise_error(F.concat(F.lit(f"{rule}, which cannot hold "), value.cast("string")))
     return F.when(value.isNull() | found.isNotNull(), found).otherwise(refusal)
 
 

@@ -299,10 +299,11 @@ class Target:
             )
         names = [column.name for column in self.columns]
         named = df.toDF(*names, ROW_KIND_COLUMN) if keeps_kinds else rows.toDF(*names)
-        given, is_ansi = {}, has_ansi_casts(df.sparkSession)
+        given = {}
+        by_cast = df.isStreaming and has_ansi_casts(df.sparkSession)  # the planner knows casts
         for column, field in zip(self.columns, named.schema.fields[: len(self.columns)], strict=True):
             own = F.col(quoted(column.name))
-            value = assigned(own, field.dataType, column, self.what, is_ansi=is_ansi)
+            value = assigned(own, field.dataType, column, self.what, by_cast=by_cast)
             given[column.name] = own if value is own else value.alias(column.name)
         for column in self.schema.columns:
             if column.name in given or (column.metadata is not None and column.virtual):

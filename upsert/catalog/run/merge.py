@@ -21,7 +21,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from upsert import types
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts, own_names
+from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.merge_rows import MergedRows, Named, merged_rows
@@ -215,12 +215,12 @@ class _Changes:
     def _row(self, number: int, clause: s.MergeClause, joined: DataFrame, source: StructType) -> list[Column]:
         """The columns of the row that a clause writes, or deletes."""
         values = self._values(number, clause, joined.schema, source)
-        found, is_ansi = [], has_ansi_casts(joined.sparkSession)
+        found = []
         for column in self.table.schema.columns:
             if column.name in clause.defaults:
                 new = default_of(column, self.subject)
             elif (value := values.get(column.name)) is not None:
-                new = assigned(F.col(value[0]), value[1], column, self.subject, is_ansi=is_ansi)
+                new = assigned(F.col(value[0]), value[1], column, self.subject)
                 if column.length is not None:
                     new = F.expr(stored_text(f"CAST({value[0]} AS STRING)", column))
             elif clause.action is not s.MergeAction.INSERT:

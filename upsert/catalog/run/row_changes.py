@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import PySparkException
 
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run.assignments import assigned, default_of, has_ansi_casts, own_names
+from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import frame
@@ -178,7 +178,7 @@ def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str
     """Each of the table's columns."""
     from pyspark.sql import functions as F
 
-    found, is_ansi = [], has_ansi_casts(rows.sparkSession)
+    found = []
     for column in table.schema.columns:
         if column.name not in statement.columns:
             found.append(F.col(quoted(column.name)))
@@ -187,7 +187,7 @@ def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str
             new = default_of(column, subject)
         else:
             name = s.NEW_VALUE.format(statement.columns.index(column.name))
-            new = assigned(F.col(name), rows.schema[name].dataType, column, subject, is_ansi=is_ansi)
+            new = assigned(F.col(name), rows.schema[name].dataType, column, subject)
         found.append(new.alias(column.name))
     return found
 

@@ -58,12 +58,15 @@ def theirs(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     spark.sql("DROP TABLE theirs")
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(80, marks=pytest.mark.long)])
-def test_a_number_that_does_not_fit_is_an_error_also_without_ansi(
-    spark: SparkSession, catalog: Catalog, theirs: str, count: int
+@pytest.mark.parametrize(
+    ("count", "is_ansi"),
+    [(8, "false"), *(pytest.param(80, one, marks=pytest.mark.long) for one in ("false", "true"))],
+)
+def test_a_number_that_does_not_fit_is_an_error_that_names_the_column(
+    spark: SparkSession, catalog: Catalog, theirs: str, count: int, is_ansi: str
 ) -> None:
-    """A cast of such a session would make another number of it, or NULL."""
-    random, session = Random(SEED), copy_of(spark, {"spark.sql.ansi.enabled": "false"})
+    """A cast of a session without ANSI would make another number of it, or NULL."""
+    random, session = Random(SEED), copy_of(spark, {"spark.sql.ansi.enabled": is_ansi})
     catalog.sql(f"CREATE TABLE t (id INT, {theirs}, PRIMARY KEY (id) NOT ENFORCED)")
     stored: dict[int, str] = {}
     for row in range(count):
@@ -81,7 +84,7 @@ def test_a_number_that_does_not_fit_is_an_error_also_without_ansi(
         try:
             session.sql(f"INSERT INTO theirs (id, c{column}) VALUES ({row}, {value})")
         except (ArithmeticException, AnalysisException):
-            with pytest.raises(PySparkException, match=f"'c{column}' must be .* cannot hold"):
+            with pytest.raises(PySparkException, match=f"t: column 'c{column}' must be .* cannot hold"):
                 catalog.sql(statement, session)
             catalog.sql(f"DELETE FROM t WHERE id = {row}")
         else:
