@@ -70,7 +70,7 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     source = select.args.get("from_")
     if source is None or (not others and source.this is not table):
         return ()
-    found = (_comparison(part) for part in _conjuncts(where.this))
+    found = (_comparison(part) for part in conjuncts(where.this))
     is_renamed = table.alias or not isinstance(table.this, exp.Identifier)
     name = [visible_name(table)] if is_renamed else [part.name for part in table.parts]
     return tuple(
@@ -188,13 +188,14 @@ def _normal(condition: exp.Expr, subject: str, *, negated: bool) -> list[list[Co
     return [[found._replace(operator=_NEGATED[found.operator]) if negated else found]]
 
 
-def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """The conditions of which all must hold, in their order."""
     match condition:
         case exp.Paren(this=inner):
-            yield from _conjuncts(inner)
+            yield from conjuncts(inner)
         case exp.And():
-            yield from _conjuncts(condition.left)
-            yield from _conjuncts(condition.right)
+            yield from conjuncts(condition.left)
+            yield from conjuncts(condition.right)
         case exp.Between():
             yield from _bounds(condition)
         case _:

@@ -24,9 +24,9 @@ from upsert.catalog.results import Done, Result
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
-from upsert.catalog.run.merge_rows import MergedRows, Named, merged_rows
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
+from upsert.catalog.run.rows_found import MergedRows, Named, merged_rows
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.managed.options import SCAN_WHERE

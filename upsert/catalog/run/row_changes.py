@@ -16,7 +16,7 @@ from upsert.catalog.results import Done, Result
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
-from upsert.catalog.run.queries import frame
+from upsert.catalog.run.rows_found import rows_found
 from upsert.catalog.run.scans import is_read_otherwise, zone
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from upsert.catalog.context import Context
-    from upsert.sql.query import QueryText
 
 
 ATTEMPTS: Final = 10
@@ -66,7 +65,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
                 raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
             check_engine(table, subject)
             deleted = _deletions(table)
-            found = partial(_found, context, session, statement.name, statement.rows)
+            found = partial(rows_found, context, session, statement.name, statement.rows, table)
             snapshot = committed(context, statement.name, lambda base: deleted(found(base)), is_tracked)
             return Done(subject, f"deleted, snapshot {snapshot}")
     done = table.delete(where, tracked=is_tracked)
@@ -110,7 +109,7 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
         check_stored(schema, name, subject)
 
     def changed(snapshot: int) -> DataFrame:
-        rows = _found(context, session, statement.name, statement.rows, snapshot)
+        rows = rows_found(context, session, statement.name, statement.rows, table, snapshot)
         new = rows.select(*_new_values(table, rows, statement, subject))
         if schema.primary_key:
             return new
@@ -133,11 +132,6 @@ def check_stored(schema: TableSchema, name: str, subject: str) -> None:
             f"{subject}: column {name!r} is computed when it is read; set what it is computed from"
         )
     schema.type_of(name, subject)
-
-
-def _found(context: Context, spark: SparkSession, name: str, query: QueryText, snapshot: int) -> DataFrame:
-    """The rows of a query, in which a table is that of a snapshot."""
-    return frame(context, spark, query, is_streaming=False, pinned={name: snapshot})
 
 
 def committed(

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.run import merge_rows, row_changes
+from upsert.catalog.run import row_changes, rows_found
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.sql.merge_into import over_given_source, with_tables
@@ -301,7 +301,7 @@ def compare_random_merges(
             catalog.table(name).write(given)
             duck.sql(f"CREATE TABLE {name} AS FROM given")
         one, before = RandomMerge(random_), rows(catalog, "t")
-        monkeypatch.setattr(merge_rows, "LARGE_TARGET", random_.choice([0, 0, 1000]))
+        monkeypatch.setattr(rows_found, "LARGE_TARGET", random_.choice([0, 0, 1000]))
         about = f"seed {seed}, step {step}: {one.text}"
         contradicts = one.contradicts(duck)
         duck.execute(one.text)
@@ -399,7 +399,7 @@ class TestMerge:
 
         The row is one of those that the source names, which are read at the newer snapshot then.
         """
-        monkeypatch.setattr(merge_rows, "LARGE_TARGET", 0)
+        monkeypatch.setattr(rows_found, "LARGE_TARGET", 0)
         tries = []
 
         def write(df: DataFrame, path: str, options: dict[str, str]) -> None:
@@ -436,6 +436,7 @@ class TestMerge:
             ("new s ON t.day = s.day OR t.id = s.id", {}),
             ("new s ON t.day = s.day AND t.n > (SELECT min(n) FROM new)", {}),
             ("range(5001) s ON t.id = s.id", {}),
+            ("(SELECT 7L AS id, repeat('x', 40000000) AS v) s ON t.id = s.id", {}),
             ("(SELECT id, current_date() AS at FROM new) s ON t.id = s.id AND s.at = current_date()", {}),
             ("(SELECT id, 1 / (n - 10) AS not_needed FROM new) s ON t.id = s.id", {}),
             ("parquet.`FOLDER/new.parquet` s ON t.id = s.id AND s._metadata.row_index = 0", {}),
@@ -453,9 +454,9 @@ class TestMerge:
         if "FOLDER" in text:
             parquet.write_table(catalog.table("new").snapshot().scan(), tmp_path / "new.parquet")
             text = text.replace("FOLDER", str(tmp_path))
-        monkeypatch.setattr(merge_rows, "LARGE_TARGET", 0)
+        monkeypatch.setattr(rows_found, "LARGE_TARGET", 0)
         statement = merge(f"MERGE INTO days t USING {text} WHEN MATCHED THEN DELETE")
-        found = merge_rows.merged_rows(catalog.context, spark, statement, catalog.table("days"), 1).named
+        found = rows_found.merged_rows(catalog.context, spark, statement, catalog.table("days"), 1).named
         assert {column: set(values) for column, _, values in found} == named
 
     @pytest.mark.parametrize(

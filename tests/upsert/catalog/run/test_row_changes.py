@@ -10,12 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Frame
-from upsert.catalog.run import row_changes
+from upsert.catalog.run import row_changes, rows_found
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.sql.parser import parse
 from upsert.sql.statements import Delete, Update
+from upsert.store.predicate import where_to_json
 
 
 class TestParser:
@@ -209,6 +210,43 @@ class TestRowsThatSparkFinds:
         assert self.rows(catalog, "shops") == [(3, {"id": 2}, 12)]
         with pytest.raises(SchemaError, match="is in no table of the query"):
             catalog.sql("DELETE FROM shops s WHERE shops.id = 3", spark)
+
+    @pytest.mark.parametrize(
+        ("where", "named", "gone"),
+        [
+            ("id IN (SELECT k FROM other) AND n > 1", [("id", "in", [2, 3]), ("n", ">", 1)], [2, 3]),
+            ("u.NAME IN (SELECT s FROM other)", [("name", "in", ["", "ann", "bo"])], [1]),
+            ("id IN (SELECT k FROM other WHERE k > 9)", [("id", "in", [])], []),
+            ("name IN (SELECT s FROM other WHERE k = u.n + 1)", None, [1]),
+        ],
+    )
+    def test_values_of_a_small_query_name_the_rows_that_are_read(
+        self,
+        catalog: Catalog,
+        spark: SparkSession,
+        monkeypatch: pytest.MonkeyPatch,
+        where: str,
+        named: list[Any] | None,
+        gone: list[int],
+    ) -> None:
+        told: list[Any] = []
+        monkeypatch.setattr(rows_found, "LARGE_TARGET", 0)
+
+        def noted(where: list[tuple[str, str, Any]]) -> str:
+            told.append(
+                [(*one, sorted(value) if isinstance(value, list) else value) for *one, value in where]
+            )
+            return where_to_json(where)
+
+        monkeypatch.setattr(rows_found, "where_to_json", noted)
+        catalog.sql("CREATE TABLE other (k SMALLINT, s STRING)")
+        values = {"k": pa.array([2, 3, 3, None], pa.int16()), "s": ["ann", None, "", "bo"]}
+        catalog.table("other").write(pa.table(values))
+        statement = "DELETE FROM users AS u" if len(gone) % 2 else "UPDATE users AS u SET n = -n"
+        catalog.sql(f"{statement} WHERE {where}", spark)
+        assert told == ([] if named is None else [named])
+        left = {row[0] for row in self.rows(catalog) if row[2] > 0}
+        assert left == {1, 2, 3} - {*gone}
 
     def test_row_that_others_changed_meanwhile_is_looked_at_again(
         self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch

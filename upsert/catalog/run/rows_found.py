@@ -1,14 +1,15 @@
-"""The rows of target and source that ``MERGE INTO`` joins: of a large target those that few rows may meet.
+"""The rows that statements find with those of another query: of a large target those that few rows may meet.
 
-A source with few rows is read once, before the statement is planned: its rows are in the plan, and the values
-of its columns that ON compares name the rows of the target (docs/decisions/0125).
+They are those that ``MERGE INTO`` joins, or that ``WHERE column IN (SELECT …)`` of DELETE and UPDATE finds. A
+source with few rows is read once, before the statement is planned: its rows are in the plan, and the values
+of its columns that are compared name the rows of the target (docs/decisions/0125).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ from pyspark.sql import types as t
 
 from upsert.catalog.run.assignments import spark_type
 from upsert.catalog.run.queries import frame, not_logged
-from upsert.catalog.run.scans import Scan, is_read_otherwise
+from upsert.catalog.run.scans import Scan, is_read_otherwise, zone
 from upsert.errors import SchemaError
 from upsert.managed.options import SCAN_WHERE
 from upsert.managed.reader import read_size
@@ -26,13 +27,16 @@ from upsert.spark.batches import collected
 from upsert.spark.connect import is_connect
 from upsert.spark.reads import input_size, is_filled_in
 from upsert.sql import statements as s
+from upsert.sql.in_query import in_query
 from upsert.sql.merge_into import over_given_source
+from upsert.sql.predicates import pushed
 from upsert.store.predicate import where_to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from upsert.catalog.context import Context
+    from upsert.sql.query import QueryText
     from upsert.store import Table
 
 Named = tuple[str, str, list[Any]]
@@ -45,7 +49,7 @@ MOST_ROWS: Final = 5_000
 """A source that reads or has more rows is joined as any other: it would be computed twice."""
 
 _MOST_BYTES: Final = 32 << 20
-"""So is one that reads more bytes, which go through this process."""
+"""So is one that reads more bytes, as they are stored, or whose rows take more in this process."""
 
 _TIMES: Final = (t.DateType, t.TimestampType, t.TimestampNTZType)
 _COMPARED: Final = (t.BooleanType, t.StringType, t.BinaryType, t.DecimalType, *_TIMES)
@@ -96,18 +100,77 @@ def _of_few(
         return None
     values = collected(found)
     named = [one for column, place in pairs if (one := _named(column, values.column(place))) is not None]
-    state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
-    if named:
-        state[SCAN_WHERE] = where_to_json(named)
-    target = Scan(replace(query.references[0], options=state), is_streaming=False, subject=query.subject)
-    given = {0: target.rows(context, spark), 1: spark.createDataFrame(found.combine_chunks(), source.schema)}
+    joined = _over_given(context, spark, query, table.schema, snapshot, named, Given(source, found))
+    return None if joined is None else MergedRows(joined, named)
+
+
+def rows_found(
+    context: Context, spark: SparkSession, name: str, query: QueryText, table: Table, snapshot: int
+) -> DataFrame:
+    """The rows of a DELETE or UPDATE, in whose query the table is that of a snapshot."""
+    return _found_in_few(context, spark, name, query, table, snapshot) or frame(
+        context, spark, query, is_streaming=False, pinned={name: snapshot}
+    )
+
+
+def _found_in_few(
+    context: Context, spark: SparkSession, name: str, query: QueryText, table: Table, snapshot: int
+) -> DataFrame | None:
+    """The rows, of a column that is among few values; None if it is another condition, or not known."""
+    if table.snapshot(snapshot).info.rows < LARGE_TARGET:
+        return None
+    if is_connect(spark) or is_read_otherwise(spark, query.text):
+        return None
+    found = in_query(query)
+    if found is None or len(found.over_given.references) > 2:
+        return None  # another table would be of a later state than where the query reads it
+    columns = [column for column in table.schema.columns if column.name.lower() == found.column.lower()]
     try:
-        joined = frame(context, spark, query, is_streaming=False, given=given)
+        source = frame(context, spark, found.rows, is_streaming=False, pinned={name: snapshot})
+    except SchemaError:  # it has columns of the row
+        return None
+    if not len(columns) == len(source.columns) == 1:
+        return None
+    are_alike = _are_alike(spark_type(columns[0]), source.schema[0].dataType)
+    if not are_alike or (rows := _few_rows(source)) is None:
+        return None
+    one = _named(columns[0], collected(rows).column(0).drop_null())
+    named = [] if one is None else [one]
+    return _over_given(context, spark, found.over_given, table.schema, snapshot, named, Given(source, rows))
+
+
+class Given(NamedTuple):
+    """A query, and its rows."""
+
+    query: DataFrame
+    rows: pa.Table
+
+
+def _over_given(
+    context: Context,
+    spark: SparkSession,
+    query: QueryText,
+    schema: TableSchema,
+    snapshot: int,
+    named: Sequence[Named],
+    source: Given,
+) -> DataFrame | None:
+    """A query of a target and of given rows, its two references; None if it needs what these do not have."""
+    state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
+    reference = query.references[0]
+    if named:
+        state[SCAN_WHERE] = where_to_json([*named, *pushed(reference.where, schema, zone(spark))])
+    target = Scan(replace(reference, options=state), is_streaming=False, subject=query.subject)
+    rows = spark.createDataFrame(source.rows.combine_chunks(), source.query.schema)
+    try:
+        found = frame(
+            context, spark, query, is_streaming=False, given={0: target.rows(context, spark), 1: rows}
+        )
     except SchemaError:  # only the source itself has a column that it does not list, as _metadata of files
         return None
-    if is_filled_in(source) and is_filled_in(joined):
+    if is_filled_in(source.query) and is_filled_in(found):
         return None  # they would have two times
-    return MergedRows(joined, named)
+    return found
 
 
 def _comparable(
@@ -146,7 +209,7 @@ def _few_rows(source: DataFrame) -> pa.Table | None:
             found = source.limit(MOST_ROWS + 1).toArrow()
     except PySparkException:  # the join tells it, if a clause needs the value that has failed
         return None
-    return found if found.num_rows <= MOST_ROWS else None
+    return found if found.num_rows <= MOST_ROWS and found.nbytes <= _MOST_BYTES else None
 
 
 def _is_handed_over(field: t.StructField) -> bool:
