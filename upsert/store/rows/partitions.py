@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -129,8 +129,8 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
     try:
         if isinstance(value, str) and pa.types.is_time(type_):
             array = types.times_of(pa.array([value]), type_)
-        elif isinstance(value, str) and pa.types.is_decimal(type_):
-            array = pa.array([Decimal(value)], type_)  # Arrow does not see each text with too many digits
+        elif isinstance(value, str | Decimal) and pa.types.is_decimal(type_):
+            array = pa.array([_exactly(Decimal(value), type_)], type_)
         elif isinstance(value, str) and not pa.types.is_string(type_):
             array = pa.array([value]).cast(type_)
         elif isinstance(value, datetime) and pa.types.is_date(type_) and value.time() != time.min:
@@ -148,6 +148,16 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
     if value is None and not schema.column(name).nullable:
         raise SchemaError(f"{of}: partition column {name!r} is NOT NULL, got None; no row can lie there")
     return partition_codes(array)[1][0]
+
+
+def _exactly(number: Decimal, type_: pa.DataType) -> Decimal:
+    """A number with the digits of a type; Arrow does not see each with too many, and dies of 1E-999999999.
+
+    Raises:
+        ArithmeticError: it has more.
+    """
+    context = Context(type_.precision, traps=[InvalidOperation, Inexact])
+    return number.quantize(Decimal(1).scaleb(-type_.scale), context=context)
 
 
 def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:

@@ -98,6 +98,9 @@ def test_a_specified_text_is_without_blanks_beyond_its_length_as_rows_are_stored
         ({"price": "341000000000000000000"}, r"'price' must be given a value of DECIMAL\(38,18\), got '341"),
         ({"price": 341 * 10**18}, r"'price' must be given a value of DECIMAL\(38,18\), got 341"),
         ({"price": "cheap"}, "'price' must be given a value of DECIMAL"),
+        ({"price": "1e-77"}, "'price' must be given a value of DECIMAL"),
+        ({"price": Decimal("1e-999999999")}, "'price' must be given a value of DECIMAL"),
+        ({"price": "1e999999999"}, "'price' must be given a value of DECIMAL"),
         ("day=1", "must be given as columns and values, got 'day=1'"),
     ],
 )
