@@ -211,6 +211,10 @@ class _Text:
         for star in select.find_all(exp.Star):
             if any(star.args.values()):
                 self._refuse(repr(star.sql("spark")))
+            within = star.parent
+            if within is not None and not isinstance(within, exp.Select | exp.Column | exp.Count):
+                # it would be the columns that stand for the tables, not theirs
+                self._refuse(f"{within.sql('spark')!r}, a star within an expression,", "name the columns")
         if self._query.parameters:
             self._refuse("a query with parameters")
         if (found := of_the_moment(self._query.text)) is not None:

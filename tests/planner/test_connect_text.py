@@ -32,6 +32,8 @@ def test_a_star_of_a_table_is_all_its_columns() -> None:
         ("SELECT id FROM b JOIN a UNPIVOT (v FOR name IN (id, both)) ON a.k = b.k", "'a UNPIVOT"),
         ("SELECT id FROM a AS a (k, id, both)", "'a AS a"),
         ("SELECT * EXCEPT (k) FROM a", "'* EXCEPT"),
+        ("SELECT id, struct(*) AS s FROM a", "'STRUCT(*)', a star within"),
+        ("SELECT id FROM a WHERE hash(*) > 0", "'HASH(*)', a star within"),
         ("SELECT both.* FROM a", "'both.*', which is of no table,"),
     ],
 )
