@@ -44,7 +44,7 @@ from upsert.spark.java import class_name, items_of, java_of, object_of, texts_of
 from upsert.store.read.steps import StepSize
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 _PICKLE: Final[Any] = CPickleSerializer()
