@@ -413,9 +413,7 @@ def pairs_of(on: On) -> tuple[tuple[str, str], ...]:
     return tuple((part, part) if isinstance(part, str) else (part[0], part[1]) for part in parts)
 
 
-def _selected(
-    schema: TableSchema, pairs: Sequence[tuple[str, str]], select: Sequence[str] | None
-) -> tuple[str, ...]:
+def _selected(schema: TableSchema, pairs: Pairs, select: Sequence[str] | None) -> tuple[str, ...]:
     if select is None:
         keys = {own for _, own in pairs}
         return tuple(name for name in schema.names if name not in keys)
@@ -438,7 +436,7 @@ def _check_names(df: DataFrame, pairs: Pairs, selected: Sequence[str], what: str
         )
 
 
-def _check_types(df: DataFrame, pairs: Sequence[tuple[str, str]], schema: TableSchema, what: str) -> None:
+def _check_types(df: DataFrame, pairs: Pairs, schema: TableSchema, what: str) -> None:
     """Refuse keys of another type, of which Spark would cast one before it compares them."""
     given = arrow_schema(StructType([df.schema[own] for own, _ in pairs]))
     for (own, name), found in zip(pairs, given.types, strict=True):

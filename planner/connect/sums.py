@@ -51,12 +51,17 @@ def counted(select: exp.Expression) -> bool:
 
 
 def _is_known(value: exp.Expression) -> bool:
-    if isinstance(value, exp.Column):
-        return not isinstance(value.this, exp.Star)
+    if _is_column(value):
+        return True
     given = value.this if type(value) in FUNCTIONS else None
     has_more = any(part for name, part in value.args.items() if name not in ("this", "big_int"))
     is_of_rows = isinstance(value, exp.Count) and isinstance(given, exp.Star)
-    return given is not None and not has_more and (is_of_rows or isinstance(given, exp.Column))
+    return given is not None and not has_more and (is_of_rows or _is_column(given))
+
+
+def _is_column(value: exp.Expression) -> bool:
+    """Whether it is one column, not all those of a table."""
+    return isinstance(value, exp.Column) and not isinstance(value.this, exp.Star)
 
 
 def summed(rows: DataFrame, groups: Sequence[str], items: Sequence[Item]) -> DataFrame | str:

@@ -34,6 +34,7 @@ def test_a_star_of_a_table_is_all_its_columns() -> None:
         ("SELECT * EXCEPT (k) FROM a", "'* EXCEPT"),
         ("SELECT id, struct(*) AS s FROM a", "'STRUCT(*)', a star within"),
         ("SELECT id FROM a WHERE hash(*) > 0", "'HASH(*)', a star within"),
+        ("SELECT k, count(a.*) AS n FROM a GROUP BY k", "a query with GROUP"),
         ("SELECT both.* FROM a", "'both.*', which is of no table,"),
     ],
 )
