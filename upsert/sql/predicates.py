@@ -143,18 +143,28 @@ def alternatives(
             )
         own = pushed(part, schema, zone)
         if len(own) < len(part):
-            unfit = next(c for c in part if not pushed([c], schema, zone))
-            type_ = schema.type_of(unfit.column, subject)
-            in_zone = (
-                " with a zone, as '2020-10-01 08:00:00Z'" if (type_, zone) == (types.TIMESTAMP, None) else ""
-            )
-            raise SchemaError(
-                f"{subject}: the comparison {unfit.operator!r} of column {unfit.column!r} needs literals of "
-                f"its type, {types.sql_name(type_)}{in_zone}, got "
-                f"{', '.join(value.sql('spark') for value in unfit.values)}"
-            )
+            raise _unfit(next(c for c in part if not pushed([c], schema, zone)), schema, zone, subject)
         found.append(own)
     return found
+
+
+def _unfit(comparison: Comparison, schema: TableSchema, zone: str | None, subject: str) -> SchemaError:
+    """The refusal of a comparison that the store may judge otherwise than Spark."""
+    given = comparison.column
+    alike = [name for name in schema.names if name.lower() == given.lower()]
+    name = alike[0] if len(alike) == 1 else given
+    type_ = schema.type_of(name, subject)
+    if _may_find_nan(comparison.operator, type_):
+        return SchemaError(
+            f"{subject}: column {name!r}, of {types.sql_name(type_)}, must be compared by =, IN, < or <=, "
+            f"got {comparison.operator!r}: to SQL NaN is the largest number, in files it is none"
+        )
+    in_zone = " with a zone, as '2020-10-01 08:00:00Z'" if (type_, zone) == (types.TIMESTAMP, None) else ""
+    found = ", ".join(value.sql("spark") for value in comparison.values)
+    return SchemaError(
+        f"{subject}: the comparison {comparison.operator!r} of column {name!r} needs literals of its type, "
+        f"{types.sql_name(type_)}{in_zone}, got {found}"
+    )
 
 
 _MOST_ALTERNATIVES: Final = 100
@@ -284,13 +294,17 @@ def _of_column(
     type_ = schema.type_of(name)
     if not comparison.values:
         return name, comparison.operator, None
-    is_float = pa.types.is_floating(type_)
-    if is_float and comparison.operator not in ("=", "in", "<", "<="):
-        return None  # for Spark NaN is the largest number, for the store no comparison with it is true
+    if _may_find_nan(comparison.operator, type_):
+        return None
     values = [_value(literal, type_, zone) for literal in comparison.values]
     if any(value is None for value in values):
         return None
     return name, comparison.operator, values if comparison.operator in ("in", "not in") else values[0]
+
+
+def _may_find_nan(operator: str, type_: pa.DataType) -> bool:
+    """Whether a comparison is true of NaN: to Spark it is the largest number, to the store none is."""
+    return pa.types.is_floating(type_) and operator not in ("=", "in", "<", "<=")
 
 
 def _value(literal: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:

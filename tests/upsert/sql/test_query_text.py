@@ -429,6 +429,12 @@ def test_time_is_sparks_own_matter_where_python_may_take_it_for_another(time: st
     [
         ("upper(name) = 'X'", "DELETE FROM t: expected comparisons of columns with literals"),
         ("id = 'x'", "the comparison '=' of column 'id' needs literals of its type, BIGINT, got 'x'"),
+        ("ID = 'x'", "the comparison '=' of column 'id' needs literals of its type, BIGINT, got 'x'"),
+        (
+            "Price != 0.1",
+            "column 'price', of DOUBLE, must be compared by =, IN, < or <=, got '!=': to SQL NaN",
+        ),
+        ("NOT small IN (0.5)", "column 'small', of FLOAT, must be compared by =, IN, < or <=, got 'not in'"),
         ("unknown = 1", "DELETE FROM t: unknown column 'unknown'"),
     ],
 )
