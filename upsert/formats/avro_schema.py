@@ -24,6 +24,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -495,10 +496,14 @@ def resolved(written: AvroType, own: AvroType) -> AvroType:
     return replace(written, fields=tuple(of_own), absent=absent)
 
 
+_NO_VALUE: Final = (TypeError, ValueError, KeyError, OverflowError, struct.error)
+"""What making bytes of JSON that is no value of a type ends in."""
+
+
 def _default(name: str, value: Any, avro: AvroType) -> bytes:
     try:
         return datum(value, avro)
-    except (TypeError, ValueError, KeyError, OverflowError, struct.error):
+    except _NO_VALUE:
         raise SchemaError(f"the default of field {name!r} must be {avro} in JSON, got {value!r}") from None
 
 
@@ -515,6 +520,8 @@ def datum(value: Any, avro: AvroType) -> bytes:
         is_first = (value is None) == avro.null_is_first
         return _number(not is_first) + (b"" if value is None else datum(value, avro.without_null))
     match avro.kind, value:
+        case "union", _:
+            return _of_union(value, avro.branches)
         case "boolean", bool():
             return bytes([value])
         case (("int" | "long"), int()) if not isinstance(value, bool):
@@ -537,6 +544,17 @@ def datum(value: Any, avro: AvroType) -> bytes:
         case "record", dict():
             members = {**dict(avro.defaults), **value}
             return b"".join(datum(members[name], inner) for name, inner in avro.fields)
+    raise TypeError(value)
+
+
+def _of_union(value: Any, branches: Sequence[AvroType | None]) -> bytes:
+    """The bytes of a value of the first type that it is of."""
+    for place, branch in enumerate(branches):
+        if branch is None and value is None:
+            return _number(place)
+        if branch is not None:
+            with suppress(*_NO_VALUE):
+                return _number(place) + datum(value, branch)
     raise TypeError(value)
 
 

@@ -600,7 +600,12 @@ def test_unions_of_several_types_are_passed_over_where_no_column_is_declared_for
         {"id": None, "v": 3, "more": {"x": "b"}},
     ]
     messages = [datum(schema, value) for value in values]
-    assert decoded(one(pa.int32()), messages, schema=schema).rows.to_pylist() == [{"v": n} for n in (1, 2, 3)]
+    own = json.loads(schema)
+    for field, default in zip(own["fields"], ("a", 1, {"x": 7}), strict=True):
+        field["default"] = default
+    for text in (schema, json.dumps(own)):
+        found = decoded(one(pa.int32()), messages, schema=text)
+        assert found.rows.to_pylist() == [{"v": n} for n in (1, 2, 3)]
     with pytest.raises(SchemaError, match="'id' is BIGINT, the schema says a union of null, string, long"):
         decoded(pa.schema([("id", pa.int64())]), messages, schema=schema)
 
