@@ -187,6 +187,9 @@ _LOST_WORKER: Final = re.compile(r"Python worker exited unexpectedly \(crashed\)
 _NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
 """How Spark calls a column of TIME where the session has no such type, which is its default."""
 
+_NO_ROOM: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+: column .+ must be .+, which cannot hold \S+)")
+"""What a row is refused with whose value its column cannot hold, see ``assigned``."""
+
 _OF_PYTHON: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)"
 )
@@ -264,6 +267,8 @@ def _explained(text: str) -> UpsertError | None:
             f"begun micro-batch {twice[1]}: the query runs twice; stop one of the drivers, SHOW JOBS "
             "names the one that was heard of last; nothing is lost or doubled"
         )
+    if refused := _NO_ROOM.search(text):
+        return SchemaError(refused[1])
     if _NO_TIME.search(text):
         return ConfigurationError(
             "a column of TIME: expected a session that has the type, found one without it; "

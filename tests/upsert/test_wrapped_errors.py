@@ -51,6 +51,11 @@ Caused by: java.lang.RuntimeException: upsert.errors is not this
         (TASK, DuplicateKeyError, "table 'u': two rows have k = 1; correct one of them"),
         ("upsert.errors.SchemaError: first\nupsert.errors.ConfigurationError: last", UpsertError, "last"),
         ("planner.refusals.PlanError: no way; do this", UpsertError, "no way; do this"),
+        (
+            "[USER_RAISED_EXCEPTION] UPDATE t: column 'n' must be INT, which cannot hold 3e9 SQLSTATE: P0001",
+            SchemaError,
+            "UPDATE t: column 'n' must be INT, which cannot hold 3e9",
+        ),
         ("deltajoin.lookup.errors.NewError: gone; come back", UpsertError, "gone; come back"),
     ],
 )

@@ -97,9 +97,9 @@ def has_ansi_casts(spark: SparkSession) -> bool:
 def assigned(value: Any, given: Any, column: Column, subject: str, *, by_cast: bool = False) -> Any:
     """Spark's column of values of a type, as those of a column of a table.
 
-    A number that does not fit is an error that names the column, also in a session whose casts make another
-    number, or NULL, of it: that is what Spark's own tables do. With ``by_cast`` it is what the
-    session's cast makes of it.
+    A number that does not fit is an error that names the column, see `own_error`, also in a session whose
+    casts make another number, or NULL, of it: that is what Spark's own tables do. With ``by_cast`` it is what
+    the session's cast makes of it.
 
     Raises:
         SchemaError: SQL does not let such values go into the column.
@@ -116,6 +116,8 @@ def _fitting(value: Any, given: Any, wanted: Any, rule: str) -> Any:
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
 
+    if not _may_not_fit(given, wanted):
+        return value.cast(wanted)
     if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
         inner = given.elementType, wanted.elementType
         return F.transform(value, lambda one: _fitting(one, *inner, rule)).cast(wanted)
@@ -129,8 +131,6 @@ def _fitting(value: Any, given: Any, wanted: Any, rule: str) -> Any:
             for one, other in zip(given, wanted, strict=True)
         )
         return F.when(value.isNotNull(), F.struct(*fields)).cast(wanted)
-    if not _may_not_fit(given, wanted):
-        return value.cast(wanted)
     found = value.try_cast(wanted)
     refusal = F.raise_error(F.concat(F.lit(f"{rule}, which cannot hold "), value.cast("string")))
     return F.when(value.isNull() | found.isNotNull(), found).otherwise(refusal)
@@ -140,9 +140,17 @@ _WHOLE_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def _may_not_fit(given: Any, wanted: Any) -> bool:
-    """Whether there are numbers of one type that another one has not, however they are rounded."""
+    """Whether there are numbers in values of one type that another one has not, however they are rounded."""
     from pyspark.sql import types as t
 
+    if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
+        return _may_not_fit(given.elementType, wanted.elementType)
+    if isinstance(given, t.MapType) and isinstance(wanted, t.MapType):
+        keys_may_not = _may_not_fit(given.keyType, wanted.keyType)
+        return keys_may_not or _may_not_fit(given.valueType, wanted.valueType)
+    if isinstance(given, t.StructType) and isinstance(wanted, t.StructType):
+        pairs = zip(given, wanted, strict=True)
+        return any(_may_not_fit(one.dataType, other.dataType) for one, other in pairs)
     if not (isinstance(given, t.NumericType) and isinstance(wanted, t.IntegralType | t.DecimalType)):
         return False
     digits = _WHOLE_DIGITS.get(given.simpleString())
