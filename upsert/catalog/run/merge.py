@@ -94,7 +94,7 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     updated, deleted, inserted = (counted.get[name] for name in _COUNTS.values())
     return Done(
         subject,
-        f"merged, snapshot {snapshot}: {updated} rows updated, {deleted} deleted, {inserted} inserted",
+        f"merged, {snapshot}: {updated} rows updated, {deleted} deleted, {inserted} inserted",
     )
 
 

@@ -26,6 +26,7 @@ from upsert.schema import TableSchema
 from upsert.sql import statements as s
 from upsert.sql.predicates import alternatives
 from upsert.store import Table
+from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.predicate import Where
 from upsert.store.rows.partitions import partition_name, specified
 from upsert.types import quoted
@@ -67,7 +68,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
             deleted = _deletions(table)
             found = partial(rows_found, context, session, statement.name, statement.rows, table)
             snapshot = committed(context, statement.name, lambda base: deleted(found(base)), is_tracked)
-            return Done(subject, f"deleted, snapshot {snapshot}")
+            return Done(subject, f"deleted, {snapshot}")
     done = table.delete(where, tracked=is_tracked)
     return Done(subject, f"deleted, snapshot {done.id}")
 
@@ -116,7 +117,7 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
         return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
 
     snapshot = committed(context, statement.name, changed, is_tracked)
-    return Done(subject, f"updated, snapshot {snapshot}")
+    return Done(subject, f"updated, {snapshot}")
 
 
 def check_once(columns: Sequence[str], subject: str) -> None:
@@ -136,8 +137,8 @@ def check_stored(schema: TableSchema, name: str, subject: str) -> None:
 
 def committed(
     context: Context, name: str, changed: Callable[[int], DataFrame], is_tracked: bool | None
-) -> int:
-    """Commit the changes that a statement makes of a snapshot's rows, in one snapshot; its id."""
+) -> str:
+    """Commit the changes that a statement makes of a snapshot's rows, in one snapshot; tells which one."""
     options = {} if is_tracked is None else {_TRACKING: str(is_tracked).lower()}
     for attempt in range(1, ATTEMPTS + 1):
         table = context.table(name)
@@ -156,7 +157,18 @@ def committed(
                 ) from cause
         else:
             break
-    return context.table(name).snapshot().id
+    return _committed_as(base.info, context.table(name).snapshot().info)
+
+
+def _committed_as(base: SnapshotInfo, newest: SnapshotInfo) -> str:
+    """The snapshot after ``base`` with a statement's changes, which a process of Spark's has committed.
+
+    If others have changed rows meanwhile it is not known which one it is.
+    """
+    last = max(base.id, newest.data_version)  # it is the base if there was nothing to change
+    if newest.states > base.states + 1:
+        return f"one of snapshots {base.id + 1} to {last}"
+    return f"snapshot {last}"
 
 
 def check_engine(table: Table, subject: str) -> None:

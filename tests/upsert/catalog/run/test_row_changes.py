@@ -251,21 +251,24 @@ class TestRowsThatSparkFinds:
     def test_row_that_others_changed_meanwhile_is_looked_at_again(
         self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        tries = []
+        tries, other = [], 2
 
         def write(df: DataFrame, path: str, options: dict[str, str]) -> None:
             tries.append(options)
             if len(tries) == 1:
-                changed = {"id": [2], "name": ["robert"], "n": pa.array([5], pa.int32())}
+                changed = {"id": [other], "name": ["robert"], "n": pa.array([5], pa.int32())}
                 catalog.table("users").write(pa.table(changed))
             frames.write(df, path, options)
 
         monkeypatch.setattr(row_changes, "frames", type("Frames", (), {"write": staticmethod(write)}))
-        catalog.sql("UPDATE users SET n = n + 1 WHERE length(name) = 3", spark)
-        assert len(tries) == 2
+        done = catalog.sql("UPDATE users SET n = n + 1 WHERE length(name) = 3", spark)
+        assert (len(tries), str(done)) == (2, "<UPDATE users: updated, snapshot 3>")
         assert self.rows(catalog) == [(1, "ann", 2), (2, "robert", 5), (3, "cecilia", 3)]
+        tries, other = [], 4
+        done = catalog.sql("DELETE FROM users WHERE length(name) = 7", spark)
+        assert (len(tries), str(done)) == (1, "<DELETE FROM users: deleted, one of snapshots 4 to 5>")
         monkeypatch.setattr(row_changes, "ATTEMPTS", 1)
-        tries.clear()
+        tries, other = [], 2
         with pytest.raises(CommitConflictError, match="other writers changed them 1 times"):
             catalog.sql("DELETE FROM users WHERE length(name) = 6", spark)
 
