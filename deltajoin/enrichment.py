@@ -35,8 +35,8 @@ from upsert.spark.columns import spark_schema
 from upsert.spark.connect import parallelism
 from upsert.spark.queries import python_functions
 from upsert.store.predicate import Where, parse_where
-from upsert.store.read.lookup import as_key, may_look_up
-from upsert.store.rows.conform import conform
+from upsert.store.read.lookup import may_look_up
+from upsert.store.rows.conform import conform, equal_values
 from upsert.store.rows.fold import fold
 from upsert.store.rows.layout import Layout
 from upsert.store.table import Table
@@ -136,7 +136,7 @@ class InSource:
         is_unique = self.has_one_row(keys)
 
         def found(given: pa.Table) -> tuple[Positions, pa.Table]:
-            asked = {field.name: as_key(given.column(field.name), field.type) for field in fields}
+            asked = {field.name: equal_values(given.column(field.name), field.type) for field in fields}
             answer = answered(pa.table(asked))
             if answer.failures:
                 raise next(iter(answer.failures.values()))

@@ -32,6 +32,7 @@ from upsert.schema import Column, TableSchema
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.partition_order import DAY, NUMBER, TEXT, Ends, any_between, kind_of
 from upsert.store.paths import Partition
+from upsert.store.rows.conform import equal_values
 from upsert.store.rows.layout import Layout, LookupIndex
 from upsert.store.rows.partitions import partition_codes, partition_values
 
@@ -221,20 +222,21 @@ def _value_sets(
 
 
 def _fitting(given: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Values in the type of a column, without those that it can only round: 0.1 is no FLOAT."""
+    """Values in the type of a column, without those that equal none: 0.1 is no FLOAT, noon no DATE."""
     if pa.types.is_decimal(type_) and pa.types.is_integer(given.type):
-        given = given.cast(pa.decimal128(19, 0))  # Arrow makes no decimal of fewer digits of an integer
-    may_lose = any(is_kind(given.type) and is_kind(type_) for is_kind in _EXACT)
-    fits = given.cast(type_, safe=not may_lose)
-    is_same = pc.equal(fits, given)
-    if may_lose and pa.types.is_decimal(type_):
-        beyond = pa.scalar(Decimal(1).scaleb(type_.precision - type_.scale))
-        is_same = pc.and_(is_same, pc.less(pc.abs(fits), beyond))
-    return fits.filter(is_same)
+        given = given.cast(_ANY_INTEGER)  # Arrow makes no decimal of fewer digits of an integer
+    elif pa.types.is_integer(type_) and pa.types.is_decimal(given.type):
+        given = equal_values(given, _ANY_INTEGER).drop_null()
+        given = given.filter(pc.equal(given.cast(pa.int64(), safe=False), given)).cast(pa.int64())
+    if any(is_kind(given.type) and is_kind(type_) for is_kind in _EXACT):
+        return equal_values(given, type_).drop_null()
+    fits = given.cast(type_)
+    return fits.filter(pc.equal(fits, given))
 
 
+_ANY_INTEGER: Final = pa.decimal128(20, 0)
 _EXACT: Final = (pa.types.is_integer, pa.types.is_decimal)
-"""Kinds of types in which a value that has lost digits is seen to be another one."""
+"""Kinds of types of which a value has an equal in another one of its kind, or none."""
 
 
 def _is_in(values: pa.ChunkedArray, value_set: pa.Array) -> pa.ChunkedArray:

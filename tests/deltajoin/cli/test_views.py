@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
-from tests.deltajoin.cli.test_sql import FLAGS, SILENT_S, run, run_here, started
+from tests.deltajoin.cli.terminal import SILENT_S
+from tests.deltajoin.cli.test_sql import FLAGS, run, run_here, started
 from tests.helpers import lent
 from upsert import Catalog
 from upsert.catalog.script import split_statements

@@ -2,11 +2,11 @@
 
 import datetime as dt
 import operator
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from upsert.errors import SchemaError
@@ -161,6 +161,34 @@ def test_list_of_datetimes_holds_the_days_that_begin_then():
     noon, midnight = dt.datetime(2020, 1, 1, 12), dt.datetime(2020, 1, 2)
     where = parse_where([("day", "in", [noon, midnight])], TableSchema.of({"day": pa.date32()}))
     assert where.apply(rows)["day"].to_pylist() == [dt.date(2020, 1, 2)]
+
+
+_EXACT_TYPES = st.sampled_from([pa.int8(), pa.int32(), pa.int64()]) | st.integers(1, 38).flatmap(
+    lambda digits: st.builds(pa.decimal128, st.just(digits), st.integers(0, digits))
+)
+
+
+@given(
+    _EXACT_TYPES,
+    st.lists(
+        st.integers(-(10**18), 10**18) | st.decimals(-(10**20), 10**20, places=4), min_size=1, max_size=4
+    ),
+)
+@example(pa.decimal128(38, 10), [Decimal(-9) * 10**26])
+@example(pa.int64(), [Decimal(2**63), Decimal(5)])
+def test_list_holds_the_numbers_that_the_column_can_have(type_, values):
+    def has(value):
+        if pa.types.is_integer(type_):
+            return value == int(value) and -(2 ** (type_.bit_width - 1)) <= value < 2 ** (type_.bit_width - 1)
+        scaled = Decimal(value).scaleb(type_.scale, Context(prec=99))
+        return scaled == int(scaled) and abs(scaled) < 10**type_.precision
+
+    try:
+        where = parse_where([("n", "in", values)], TableSchema.of({"n": type_}))
+    except SchemaError:
+        reject()  # Arrow finds no type for both that compares them
+    (found,) = where.alternatives[0]
+    assert sorted(found.value.to_pylist()) == sorted(filter(has, values))
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ def test_a_table_made_anew_is_not_taken_for_the_old_one(table: Table, tmp_path: 
         (lambda table: table.expire(keep="2"), r"keep must be a whole number, at least 1, got '2'"),
         (lambda table: table.expire(older_than_s="2"), r"at least 0 and finite, got '2'; give seconds"),
         (lambda table: table.hold("c", 3), r"must be a Version, got 3; write Version.complete\(id\)"),
-        (lambda table: table.hold("c", Version.complete(1), "1 h"), r"and finite, got '1 h'; a tag keeps"),
+        (lambda table: table.hold("c", Version.complete(1), "1 h"), r"1000 years, got '1 h'; a tag keeps"),
         (lambda table: table.write(pa.chunked_array([[1]])), r"rows: must be columns .* got ChunkedArray"),
         (
             lambda table: table.snapshot().lookup(["id"], pd.DataFrame({"id": [1, "x"]})),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import reduce
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple, Self
@@ -18,10 +17,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Kinds, Mask, Positions, combinations, is_null, one_array, taken
+from upsert.arrays import Kinds, Mask, Positions, combinations, is_null, taken
 from upsert.errors import SchemaError
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.lookup_index import Hits, search
@@ -31,8 +29,8 @@ from upsert.store.metadata.partition_order import Ends, any_between
 from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.conform import (
     ArrowStream,
-    cast_to,
     check_is_table,
+    equal_values,
     is_same_but_for_width,
     read_stream,
 )
@@ -136,44 +134,7 @@ def _values(layout: Layout, name: str, keys: pa.Table) -> pa.Array:
             f"lookup: keys of column {name!r} must be {types.sql_name(type_)}, got Arrow type {given.type}; "
             "cast them"
         )
-    return as_key(given, type_)
-
-
-def as_key(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array:
-    """Keys in a type that they may look up, see `may_look_up`; NULL where a value has no equal there.
-
-    >>> as_key(pa.array([1, 2**40]), pa.int32()).to_pylist()
-    [1, None]
-    """
-    given = one_array(column)
-    if given.type == type_:
-        return given
-    if pa.types.is_dictionary(given.type):
-        return as_key(given.dictionary_decode(), type_)
-    is_float = pa.types.is_floating(type_)
-    if not is_float:
-        try:
-            return one_array(cast_to(pa.chunked_array([given]), type_))
-        except pa.ArrowInvalid:
-            pass  # some value does not fit: find out which
-    loose = _loose_cast(given, type_)
-    same = pc.equal(loose.cast(given.type, safe=False), given)
-    if is_float:
-        same = pc.or_(same, pc.is_nan(given))
-    if pa.types.is_integer(type_):  # a number without a sign comes back as it was from one below 0
-        is_below = pc.less(loose, pa.scalar(0, type_)), pc.less(given, pa.scalar(0, given.type))
-        same = pc.and_(same, pc.equal(*is_below))
-    return pc.if_else(pc.fill_null(same, False), loose, pa.scalar(None, type_))
-
-
-def _loose_cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
-    if not pa.types.is_decimal(type_):
-        return given.cast(type_, safe=False)
-    whole = type_.precision - type_.scale
-    if given.type.precision - given.type.scale > whole:
-        fits = pc.less(pc.abs(given), pa.scalar(Decimal(10) ** whole, given.type))
-        given = pc.if_else(fits, given, pa.scalar(None, given.type))
-    return given.cast(type_, safe=False)
+    return equal_values(given, type_)
 
 
 def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[Sequence[Run], Probe]]:

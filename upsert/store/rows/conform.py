@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -227,6 +228,43 @@ def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
         return values
     # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards
     return pa.chunked_array([retyped(chunk, type_) for chunk in values.chunks], type_)
+
+
+def equal_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array:
+    """Values in another type of the same family, see `may_look_up`; NULL where one has no equal there.
+
+    >>> equal_values(pa.array([1, 2**40]), pa.int32()).to_pylist()
+    [1, None]
+    """
+    given = one_array(column)
+    if given.type == type_:
+        return given
+    if pa.types.is_dictionary(given.type):
+        return equal_values(given.dictionary_decode(), type_)
+    is_float = pa.types.is_floating(type_)
+    if not is_float:
+        try:
+            return one_array(cast_to(pa.chunked_array([given]), type_))
+        except pa.ArrowInvalid:
+            pass  # some value does not fit: find out which
+    loose = _loose_cast(given, type_)
+    same = pc.equal(loose.cast(given.type, safe=False), given)
+    if is_float:
+        same = pc.or_(same, pc.is_nan(given))
+    if pa.types.is_integer(type_):  # a number without a sign comes back as it was from one below 0
+        is_below = pc.less(loose, pa.scalar(0, type_)), pc.less(given, pa.scalar(0, given.type))
+        same = pc.and_(same, pc.equal(*is_below))
+    return pc.if_else(pc.fill_null(same, False), loose, pa.scalar(None, type_))
+
+
+def _loose_cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
+    if not pa.types.is_decimal(type_):
+        return given.cast(type_, safe=False)
+    whole = type_.precision - type_.scale
+    if given.type.precision - given.type.scale > whole:
+        fits = pc.less(pc.abs(given), pa.scalar(Decimal(10) ** whole, given.type))
+        given = pc.if_else(fits, given, pa.scalar(None, given.type))
+    return given.cast(type_, safe=False)
 
 
 def _with_stored_variants(values: pa.ChunkedArray) -> pa.ChunkedArray:
