@@ -1,4 +1,7 @@
-"""Few rows computed in the driver: what Spark gives, without a job of Spark's, and nothing is left behind."""
+"""Few rows computed in the driver: what Spark gives, without a job of Spark's, and nothing is left behind.
+
+Code that Spark has compiled for kept plans stays, however many there are.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +16,7 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 
 from planner.spark.catalyst import Catalyst, JavaObject
-from planner.spark.few_rows import FewRows, OneTask
+from planner.spark.few_rows import FewRows, OneTask, make_room
 from planner.spark.template import Template
 from upsert.spark.java import class_name
 from upsert.views.session import small_session
@@ -178,3 +181,27 @@ def test_what_fails_leaves_no_task_and_no_memory_behind(spark: SparkSession) -> 
         assert plan.task.memory_used == 0
         assert plan.is_empty
     assert plan.computed(of_each_input(plan, ROWS)).num_rows == 2
+
+
+TEXTS = 300
+
+
+def test_what_was_compiled_once_is_not_compiled_again(spark: SparkSession) -> None:
+    """Spark itself remembers 100 texts, which a handful of views needs."""
+    assert make_room(spark)
+    jvm: Any = spark._jvm
+    metrics = getattr(jvm.org.apache.spark.metrics.source, "CodegenMetrics$")
+    counted = getattr(metrics, "MODULE$").METRIC_COMPILATION_TIME()
+    codegen = jvm.org.apache.spark.sql.catalyst.expressions.codegen
+    generator = getattr(getattr(codegen, "CodeGenerator$"), "MODULE$")
+    comments = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
+
+    def compile_all() -> int:
+        before = counted.getCount()
+        for number in range(TEXTS):
+            body = f'public Object generate(Object[] references) {{ return "{number} of {TEXTS}"; }}'
+            generator.compile(codegen.CodeAndComment(body, comments))
+        return int(counted.getCount() - before)
+
+    assert compile_all() == TEXTS
+    assert compile_all() == 0

@@ -1,4 +1,7 @@
-"""Changes between two states: applied to the old rows they give the new ones, value by value."""
+"""Changes between two states: applied to the old rows they give the new ones, value by value.
+
+Rows are collected for that up to a number of bytes, however wide they turn out to be.
+"""
 
 from collections import Counter
 from typing import Any
@@ -8,7 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from upsert.views.difference import SAME_KEY, difference
+from upsert.spark.batches import arrow_of
+from upsert.views.difference import SAME_KEY, collected_up_to, difference
 
 pytestmark = pytest.mark.spark
 
@@ -86,3 +90,42 @@ def test_two_rows_of_one_key_are_no_rows_of_a_view(spark: SparkSession) -> None:
 def test_nothing_changes_an_empty_view(spark: SparkSession) -> None:
     empty = spark.createDataFrame(pa.table({"k": pa.array([], pa.int32())}))
     assert difference(empty, empty, ["k"]).count() == difference(empty, empty, []).count() == 0
+
+
+TEXT = "CASE WHEN id > 5 THEN repeat('x', 50000) END"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TEXT,
+        f"map('key', array(NULL, named_struct('text', CAST({TEXT} AS BINARY))))",
+        pytest.param("CASE WHEN id > 5 THEN array_repeat(id, 6250) END", marks=pytest.mark.long),
+    ],
+)
+def test_rows_that_are_wide_are_not_all_collected(
+    spark: SparkSession, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def measured(df: DataFrame) -> pa.Table:
+        found = arrow_of(df)
+        sizes.append(found.nbytes)
+        return found
+
+    monkeypatch.setattr("upsert.views.difference.arrow_of", measured)
+    rows = spark.range(300, numPartitions=2).selectExpr("id", f"{value} AS `a value`")
+    assert collected_up_to(rows.limit(301), 1_000_000) is None
+    assert sizes[0] < 3_000_000  # of 15 MB; Spark takes twice what values need
+    few = rows.where("id < 20")
+    found = collected_up_to(few.limit(301), 1_000_000)
+    assert found is not None
+    assert found.sort_by("id").to_pylist() == few.toArrow().sort_by("id").to_pylist()
+
+
+def test_rows_of_a_fixed_width_are_collected_as_they_are(spark: SparkSession) -> None:
+    rows = spark.range(10).selectExpr("id", "id > 4 AS is_late", "DATE '2024-01-01' AS day")
+    found = collected_up_to(rows.limit(11), 1)
+    assert found is not None
+    assert found.num_rows == 10
+    assert found.column_names == ["id", "is_late", "day"]
