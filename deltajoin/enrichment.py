@@ -35,8 +35,7 @@ from upsert.spark.columns import spark_schema
 from upsert.spark.connect import parallelism
 from upsert.spark.queries import python_functions
 from upsert.store.predicate import Where, parse_where
-from upsert.store.read.lookup import may_look_up
-from upsert.store.rows.conform import conform, equal_values
+from upsert.store.rows.conform import conform, equal_values, may_look_up
 from upsert.store.rows.fold import fold
 from upsert.store.rows.layout import Layout
 from upsert.store.table import Table

@@ -460,7 +460,6 @@ class NamedKeys:
 def named_keys(where: Filter, layout: Layout, most: int) -> NamedKeys | None:
     """The keys, of an index of the table, that a filter names; None if it names none, or more than ``most``.
 
-    >>> from upsert.store.predicate import parse_where
     >>> schema = TableSchema.of({"a": pa.int32(), "b": pa.string()}, primary_key=["a"])
     >>> where = parse_where([("a", "in", [7, 3, 7]), ("b", ">", "x")], schema)
     >>> named_keys(where, Layout.of(schema), 10).values.to_pydict()
@@ -478,7 +477,6 @@ def named_keys(where: Filter, layout: Layout, most: int) -> NamedKeys | None:
 def named_buckets(where: Filter, layout: Layout) -> frozenset[int] | None:
     """The buckets of a partition in which rows are of which a filter is true; None if it does not say.
 
-    >>> from upsert.store.predicate import parse_where
     >>> schema = TableSchema.of({"a": pa.int32(), "b": pa.string()}, primary_key=["a"])
     >>> len(named_buckets(parse_where([("a", "=", 7)], schema), Layout.of(schema, 16)))
     1

@@ -31,7 +31,7 @@ from upsert.store.rows.conform import (
     ArrowStream,
     check_is_table,
     equal_values,
-    is_same_but_for_width,
+    may_look_up,
     read_stream,
 )
 from upsert.store.rows.hashing import Hashes, bucket_of, fixed_width, hash_columns, normalised_floats
@@ -110,16 +110,6 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table | ArrowStream
         arrays = [array.take(pa.array(origin)) for array in arrays]
     values = (pa.array(normalised_floats(a)) if pa.types.is_floating(a.type) else a for a in arrays)
     return Probe(names, tuple(values), origin)
-
-
-def may_look_up(given: pa.DataType, type_: pa.DataType) -> bool:
-    """Whether keys of one type look values of another one up: of the same, or of one of another width.
-
-    >>> may_look_up(pa.int32(), pa.int64()), may_look_up(pa.string(), pa.int64())
-    (True, False)
-    """
-    are_floats = pa.types.is_floating(given) and pa.types.is_floating(type_)
-    return given == type_ or is_same_but_for_width(given, type_) or are_floats
 
 
 def _values(layout: Layout, name: str, keys: pa.Table) -> pa.Array:

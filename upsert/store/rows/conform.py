@@ -230,6 +230,16 @@ def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([retyped(chunk, type_) for chunk in values.chunks], type_)
 
 
+def may_look_up(given: pa.DataType, type_: pa.DataType) -> bool:
+    """Whether keys of one type look values of another one up: of the same, or of one of another width.
+
+    >>> may_look_up(pa.int32(), pa.int64()), may_look_up(pa.string(), pa.int64())
+    (True, False)
+    """
+    are_floats = pa.types.is_floating(given) and pa.types.is_floating(type_)
+    return given == type_ or is_same_but_for_width(given, type_) or are_floats
+
+
 def equal_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array:
     """Values in another type of the same family, see `may_look_up`; NULL where one has no equal there.
 
