@@ -111,16 +111,21 @@ def test_net_rows_of_many_queries(spark: SparkSession, texts: list[str], changes
     _check(spark, texts, changes)
 
 
-def _check_plan(spark: SparkSession, text: str) -> None:
-    """The query over the views of the tables' changes is refused in words, or has state of one shape."""
+def _check_plan(spark: SparkSession, text: str) -> bool:
+    """The query over the views of the tables' changes is refused in words, or has state of one shape.
+
+    True if there is such state.
+    """
     df = spark.sql(text)
     try:
         optimized = planner.optimize(df)
     except PlanError as refused:
         if "report it as a bug" in str(refused):
             raise
-        return
-    assert agree(state_shapes(optimized)), text
+        return False
+    shapes = state_shapes(optimized)
+    assert agree(shapes), text
+    return any(shapes)
 
 
 @pytest.fixture
@@ -131,10 +136,11 @@ def _views(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_views")
-@settings(_SETTINGS, max_examples=5, derandomize=True)
-@given(queries_with_unions(most_tables=3))
-def test_unions_are_answered_or_refused(spark: SparkSession, text: str) -> None:
-    _check_plan(spark, text)
+def test_unions_are_answered_or_refused(spark: SparkSession) -> None:
+    texts = drawn(st.lists(queries_with_unions(most_tables=3), min_size=6, max_size=6), seed=12)
+    kept = [text for text in texts if _check_plan(spark, text)]
+    assert len(kept) >= 3, "with this seed three are answered by state"
+    assert sum(" UNION ALL " in text for text in kept) >= 2
 
 
 @pytest.mark.long
