@@ -304,9 +304,19 @@ class _Rows:
             case Const(value, type_):
                 return pa.repeat(pa.scalar(value, type_), self.count)
             case Cast(inner, type_):
-                return cast(self.value(inner), type_)
+                return self.as_type(inner, type_)
             case Call(op, args):
                 return self.called(op, args)
+
+    def as_type(self, inner: Condition, type_: pa.DataType) -> pa.Array:
+        try:
+            return cast(self.value(inner), type_)
+        except pa.ArrowInvalid as cause:
+            name = types.sql_name(type_)
+            raise SchemaError(
+                f"condition {Cast(inner, type_)}: days must be of the years that a {name} has, got another "
+                f"({cause}); correct the rows"
+            ) from cause
 
     def called(self, op: str, args: Sequence[Condition]) -> pa.Array:
         if op in ("and", "or"):
@@ -376,7 +386,11 @@ class _Rows:
 
 
 def _can_fail(condition: Condition) -> bool:
-    return any(isinstance(part, Call) and part.op in CAN_FAIL for part in walk(condition))
+    return any(
+        part.op in CAN_FAIL if isinstance(part, Call) else part.type == types.TIMESTAMP_NTZ
+        for part in walk(condition)
+        if isinstance(part, Call | Cast)
+    )
 
 
 def cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -519,20 +533,13 @@ def _rounded_to(
         *(each.cast(pa.decimal256(each.type.precision, each.type.scale)) for each in (one, other))
     )
     if exact.type.scale > type_.scale:
-        # of a product Spark takes the first 39 digits before it rounds it
-        if len(exact) > exact.null_count and pc.max(pc.abs(exact)).as_py() >= Decimal(10) ** (
-            _FIRST_SCALE - exact.type.scale
-        ):
-            raise pa.ArrowInvalid("too many digits")
+        # Spark cuts a product off behind 39 digits first: a result of 38 is the same without that
         exact = pc.round(exact, type_.scale, "half_towards_infinity")
     return exact.cast(type_)
 
 
 def _divided(one: pa.Array, other: pa.Array, nothing: pa.Array) -> pa.Array:
-    """Decimals divided as Spark does it: rounded to 39 digits behind the point, then to those of the type.
-
-    Halves are rounded away from zero.
-    """
+    """Decimals divided as Spark does it: rounded once, halves away from zero."""
     type_ = nothing.type
     is_missing = pc.or_(pc.is_null(one), pc.is_null(other)).to_numpy(zero_copy_only=False)
     above, below = (_unscaled(array, is_missing) for array in (one, other))
@@ -542,7 +549,7 @@ def _divided(one: pa.Array, other: pa.Array, nothing: pa.Array) -> pa.Array:
     if (words := _divided_words(above, below, power, type_)) is not None:
         return decimals_of(words, words >> 63, type_, is_missing)
     pairs = zip(above.tolist(), below.tolist(), strict=True)
-    whole = [_divided_exactly(a, b, power, type_.scale) for a, b in pairs]
+    whole = [_divided_exactly(a, b, power) for a, b in pairs]
     if max(map(abs, whole), default=0) >= 10**type_.precision:
         raise pa.ArrowInvalid("too many digits")
     low = np.array([value & _WORD for value in whole], np.uint64).view(np.int64)
@@ -550,9 +557,6 @@ def _divided(one: pa.Array, other: pa.Array, nothing: pa.Array) -> pa.Array:
 
 
 _WORD: Final = (1 << 64) - 1
-
-_FIRST_SCALE: Final = 39
-"""Digits behind the point at which Spark rounds a quotient first."""
 
 
 def _unscaled(array: pa.Array, is_missing: Mask) -> npt.NDArray[Any]:
@@ -564,12 +568,11 @@ def _unscaled(array: pa.Array, is_missing: Mask) -> npt.NDArray[Any]:
 
 
 def _divided_words(one: Any, other: Any, power: int, type_: pa.DataType) -> Ints | None:
-    """The quotient where all of it fits into words, and rounding twice gives what rounding once does."""
+    """The quotient where all of it fits into words."""
     if not 0 <= power <= 18 or one.dtype == object or other.dtype == object or type_.precision > 38:
         return None
-    most, divisor = (max(int(each.max(initial=0)), -int(each.min(initial=0))) for each in (one, other))
-    # what is no half is further away from one than the first rounding can move it
-    if 2 * most * 10**power >= 1 << 63 or divisor >= 10 ** (_FIRST_SCALE - type_.scale):
+    most = max(int(one.max(initial=0)), -int(one.min(initial=0)))
+    if 2 * most * 10**power >= 1 << 63:
         return None
     halves = 2 * np.abs(one) * 10**power // np.abs(other)
     rounded = (halves + 1) // 2
@@ -579,15 +582,10 @@ def _divided_words(one: Any, other: Any, power: int, type_: pa.DataType) -> Ints
     return found
 
 
-def _divided_exactly(one: int, other: int, power: int, scale: int) -> int:
-    more = _FIRST_SCALE - scale
-    first = _rounded(abs(one) * 10 ** max(0, power + more), abs(other) * 10 ** max(0, -power - more))
-    found = _rounded(first, 10**more)
+def _divided_exactly(one: int, other: int, power: int) -> int:
+    above, below = abs(one) * 10 ** max(0, power), abs(other) * 10 ** max(0, -power)
+    found: int = (2 * above + below) // (2 * below)
     return found if (one < 0) == (other < 0) else -found
-
-
-def _rounded(one: int, other: int) -> int:
-    return (2 * one + other) // (2 * other)
 
 
 def _length(values: pa.Array) -> pa.Array:

@@ -1,7 +1,7 @@
 """Conditions against what Spark answers, and what is refused because it could differ."""
 
 import math
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -259,6 +259,15 @@ def test_an_overflow_that_spark_would_not_look_at_is_none() -> None:
     assert answers(of("=", chosen, const(0, pa.int64()))) == [F, T, F, F, F, T, T]
     first = of("coalesce", "s", Cast(field("s"), pa.int16()))
     assert answers(of("=", first, "s")) == [T, T, T, T, T, T, N]
+
+
+def test_a_day_that_no_timestamp_has_is_an_error_where_it_is_asked_for() -> None:
+    at, epoch = Cast(field("z"), pa.timestamp("us")), const(datetime(1970, 1, 1), pa.timestamp("us"))
+    is_late = of(">", at, epoch)
+    with pytest.raises(SchemaError, match="days must be of the years that a TIMESTAMP_NTZ has, got another"):
+        answers(is_late)
+    is_known = of("<", of("year", "z"), const(200_000, pa.int32()))
+    assert answers(of("and", is_known, is_late)) == [F, T, T, F, F, F, N]
 
 
 def test_floats_are_added_as_java_does() -> None:

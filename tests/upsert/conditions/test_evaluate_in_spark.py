@@ -2,15 +2,20 @@
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from deltajoin.expressions import Call, Cast, Condition, Const, Field
+from deltajoin.expressions import Call, Cast, Condition, Const, Field, Ref
 from tests.upsert.conditions.test_evaluate import CASES, COLUMNS, ROWS, WRAPPING
 from upsert import types
+from upsert.arrays import one_array
+from upsert.conditions.evaluate import type_of, value
+from upsert.errors import ConfigurationError
 
 pytestmark = pytest.mark.spark
 
@@ -82,3 +87,46 @@ def check(spark: SparkSession, cases: Sequence[tuple[Condition, list[Any]]]) -> 
         if answer != expected
     ]
     assert different == []
+
+
+DECIMALS = [(5, 2), (12, 2), (18, 6), (20, 0), (38, 0), (38, 6), (38, 18), (38, 38)]
+
+
+def random_decimals(random_: Random, count: int, digits: int, scale: int) -> pa.Array:
+    def one() -> Decimal | None:
+        most = 10 ** random_.randint(1, digits) - 1
+        whole = random_.choice((1, -1, most, -most, random_.randint(-most, most)))
+        return None if random_.random() < 0.05 else Decimal(f"{whole}E-{scale}")
+
+    return pa.array([one() for _ in range(count)], pa.decimal128(digits, scale))
+
+
+@pytest.mark.parametrize("divisor", DECIMALS)
+def test_quotients_and_products_of_decimals_have_the_digits_that_spark_gives_them(
+    spark: SparkSession, divisor: tuple[int, int]
+) -> None:
+    seed = Random().randrange(1 << 32)
+    random_ = Random(seed)
+    numbers = {f"a{at}": random_decimals(random_, 1_000, *type_) for at, type_ in enumerate(DECIMALS)}
+    rows = pa.table({**numbers, "b": random_decimals(random_, 1_000, *divisor), "row": range(1_000)})
+    spark.createDataFrame(rows).createOrReplaceTempView("decimals")
+    # NULL for what is an error here, and in ANSI mode
+    of = {"/": "try_divide", "rounded *": "try_multiply", "rounded +": "try_add", "rounded -": "try_subtract"}
+    asked = [(op, name, f"{function}({name}, b)") for op, function in of.items() for name in numbers]
+    columns = ", ".join(f"{text} AS c{at}" for at, (_, _, text) in enumerate(asked))
+    answers = spark.sql(f"SELECT {columns} FROM decimals ORDER BY row").toArrow()
+    spark.catalog.dropTempView("decimals")
+    for at, (op, name, text) in enumerate(asked):
+        answer = one_array(answers.column(at))
+        fields = Field(Ref(0, name)), Field(Ref(0, "b"))
+        found = computed(Call(op, (*fields, Const(None, answer.type))), rows.filter(answer.is_valid()))
+        assert found is None or found.equals(answer.drop_null()), f"seed {seed}: {text}"
+
+
+def computed(condition: Condition, rows: pa.Table) -> pa.Array | None:
+    """What a condition gives; None for one of more digits than are computed here."""
+    try:
+        type_of(condition, lambda ref: rows.schema.field(ref.column).type)
+    except ConfigurationError:
+        return None
+    return value(condition, lambda ref: one_array(rows.column(ref.column)), rows.num_rows, {})
