@@ -140,7 +140,9 @@ def test_snapshots_name_offsets_below_which_only_earlier_ones_lie(make: NewTable
     for number in range(6):
         table.write(rows(*(("+I", id, f"{number}") for id in range(8))))
     partitions = log_of(table)
-    for info in table.history():
+    history = table.history()
+    assert [len(info.log_offsets) for info in history].count(2) >= 6
+    for info in history:
         for partition, offset in info.log_offsets.items():
             below = [m.snapshot for m in partitions[int(partition)][0] if m.offset < offset]
             assert all(snapshot < info.id for snapshot in below)

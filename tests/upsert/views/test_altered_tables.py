@@ -70,6 +70,7 @@ def test_what_a_view_reads_and_is_gone_refuses_it_before_any_row_has_changed(
         with pytest.raises(SchemaError, match=f"^{refusal}$"):
             refreshed(run, f"v{number}")
     states = catalog.sql("SHOW MATERIALIZED VIEWS").rows["state"].to_pylist()
+    assert len(states) == len(found)
     assert all(state.startswith("cannot be refreshed: view") and state.endswith(REMEDY) for state in states)
 
 
