@@ -347,7 +347,7 @@ class _Rows:
         for arg in args[1:]:
             if _can_fail(arg):
                 is_open = pc.fill_null(pc.not_equal(result, decides), True)
-                value = self._where(is_open, arg, pa.bool_())
+                value = self._where(is_open, arg)
             else:
                 value = self.value(arg)
             result = connect(result, value)
@@ -357,22 +357,22 @@ class _Rows:
         """IF, CASE: the value of the first condition that is true, else the last value or NULL."""
         open_, result = pa.repeat(pa.scalar(True), self.count), None
         for condition, value in zip(args[::2], args[1::2], strict=False):
-            is_true = pc.and_(open_, pc.fill_null(self._where(open_, condition, pa.bool_()), False))
-            chosen = self._where(is_true, value, None)
+            is_true = pc.and_(open_, pc.fill_null(self._where(open_, condition), False))
+            chosen = self._where(is_true, value)
             before = pa.nulls(self.count, chosen.type) if result is None else result
             result = pc.if_else(is_true, chosen, before)
             open_ = pc.and_(open_, pc.invert(is_true))
         assert result is not None
-        return pc.if_else(open_, self._where(open_, args[-1], None), result) if len(args) % 2 else result
+        return pc.if_else(open_, self._where(open_, args[-1]), result) if len(args) % 2 else result
 
     def first_valid(self, args: Sequence[Condition]) -> pa.Array:
         result = self.value(args[0])
         for arg in args[1:]:
             is_open = pc.is_null(result)
-            result = pc.if_else(is_open, self._where(is_open, arg, None), result)
+            result = pc.if_else(is_open, self._where(is_open, arg), result)
         return result
 
-    def _where(self, rows: pa.Array, condition: Condition, type_: pa.DataType | None) -> pa.Array:
+    def _where(self, rows: pa.Array, condition: Condition) -> pa.Array:
         """The value of a condition for some rows; NULL for the others where it might fail for them."""
         if not _can_fail(condition):
             return self.value(condition)
@@ -381,8 +381,7 @@ class _Rows:
         some = _Rows(column, len(at), {}).value(condition)
         back = np.full(self.count, -1)
         back[at.to_numpy()] = np.arange(len(at))
-        found = some.take(pa.array(back, mask=back < 0))
-        return found if type_ is None else found.cast(type_)
+        return some.take(pa.array(back, mask=back < 0))
 
 
 def _can_fail(condition: Condition) -> bool:
@@ -542,7 +541,7 @@ def _divided(one: pa.Array, other: pa.Array, nothing: pa.Array) -> pa.Array:
     """Decimals divided as Spark does it: rounded once, halves away from zero."""
     type_ = nothing.type
     is_missing = pc.or_(pc.is_null(one), pc.is_null(other)).to_numpy(zero_copy_only=False)
-    above, below = (_unscaled(array, is_missing) for array in (one, other))
+    above, below = _unscaled(one, is_missing, 0), _unscaled(other, is_missing, 1)
     if (below == 0).any():
         raise pa.ArrowInvalid("divided by zero")
     power = type_.scale - one.type.scale + other.type.scale
@@ -559,12 +558,12 @@ def _divided(one: pa.Array, other: pa.Array, nothing: pa.Array) -> pa.Array:
 _WORD: Final = (1 << 64) - 1
 
 
-def _unscaled(array: pa.Array, is_missing: Mask) -> npt.NDArray[Any]:
-    """Decimals without their point, 1 in place of what is missing; Python's integers where they are large."""
+def _unscaled(array: pa.Array, is_missing: Mask, missing: int) -> npt.NDArray[Any]:
+    """Decimals without their point, a number for missing ones; Python's integers where they are large."""
     low, high = decimal_words(array)
     if (high == low >> 63)[~is_missing].all():
-        return np.where(is_missing, 1, low)
-    return np.where(is_missing, 1, (high.astype(object) << 64) + low.view(np.uint64).astype(object))
+        return np.where(is_missing, missing, low)
+    return np.where(is_missing, missing, (high.astype(object) << 64) + low.view(np.uint64).astype(object))
 
 
 def _divided_words(one: Any, other: Any, power: int, type_: pa.DataType) -> Ints | None:

@@ -88,9 +88,10 @@ def test_count_below_zero_is_an_error_when_read():
         present(layout, run)
 
 
-def test_rows_too_large_for_one_array_are_gathered_in_pieces(monkeypatch):
-    """Arrow's texts end at 2 GB an array; here the limit is 100 bytes."""
-    monkeypatch.setattr(merge, "_MAX_BYTES", 100)
+@pytest.mark.parametrize("most", [100, 1000])
+def test_rows_too_large_for_one_array_are_gathered_in_pieces(monkeypatch, most):
+    """Arrow's texts end at 2 GB an array; with these limits a piece has one row, or some of all parts."""
+    monkeypatch.setattr(merge, "_MAX_BYTES", most)
     parts = [pa.table({"a": [f"row {i} of part {p}" for i in range(20)]}) for p in range(3)]
     positions = np.random.default_rng(5).permutation(60)[:41]
     found = gather(pa.concat_tables(parts), positions)
