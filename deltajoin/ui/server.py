@@ -144,15 +144,19 @@ def serve(observer: Observer, host: str, port: int, on_start: Callable[[int], No
 
 
 async def _serve(observer: Observer, host: str, port: int, on_start: Callable[[int], None]) -> None:
+    if not host:  # the system would take it for all addresses
+        raise ConfigurationError(
+            "ui: --host must be an address of this machine, got ''; 0.0.0.0 is all of them"
+        )
     runner = web.AppRunner(application(observer, [host]), access_log=None)
     await runner.setup()
     try:
         try:
             await web.TCPSite(runner, host, port).start()
-        except OSError as cause:
+        except (OSError, UnicodeError) as cause:  # of a name, also one that cannot be one
             raise ConfigurationError(
-                f"ui: {host}:{port} must be a free address of this machine, got {cause.strerror or cause}; "
-                "choose another --port or --host"
+                f"ui: {host}:{port} must be a free address of this machine, got "
+                f"{getattr(cause, 'strerror', None) or cause}; choose another --port or --host"
             ) from cause
         on_start(runner.addresses[0][1])
         await asyncio.Event().wait()

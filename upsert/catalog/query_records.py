@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
-from upsert.errors import ConfigurationError, own_error, raised_in_python
+from upsert.errors import ConfigurationError, StorageError, own_error, raised_in_python
 from upsert.managed.task_counts import figures_of
 from upsert.options import masked_text
 from upsert.store.storage import storage_of
+from upsert.store.storage.base import RefusedError, UnansweredError
 from upsert.store.version import Version
 
 FOLDER: Final = ".queries"
@@ -479,7 +480,17 @@ def _read(path: str) -> QueryRecord:
     stat = storage_of(path).stat(path)
     if stat is not None and stat.size > _LARGEST_FILE:
         raise ValueError(f"{path}: the record of a query must be smaller than 1 MiB, got {stat.size} bytes")
-    return parsed(storage_of(path).read(path), path)
+    return parsed(_content(path), path)
+
+
+def _content(path: str) -> bytes:
+    """A file of the folder; of one that the disk of this machine does not give, a `ValueError` says why."""
+    try:
+        return storage_of(path).read(path)
+    except (UnansweredError, RefusedError):
+        raise  # so would it be of all others
+    except StorageError as cause:
+        raise ValueError(str(cause)) from cause
 
 
 def read(warehouse: str, id: str) -> QueryRecord | None:
@@ -510,7 +521,7 @@ def asked_to_stop(warehouse: str) -> dict[str, str]:
         if name.endswith(_STOP) and _NAME.fullmatch(f"{id}.json"):
             path = os.path.join(warehouse, FOLDER, name)
             with suppress(FileNotFoundError, ValueError, AttributeError, RecursionError):
-                found[id] = str(json.loads(storage_of(path).read(path)).get("run"))
+                found[id] = str(json.loads(_content(path)).get("run"))
     return found
 
 

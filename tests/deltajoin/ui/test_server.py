@@ -145,6 +145,20 @@ def test_the_command_tells_that_its_port_is_taken(warehouse: str) -> None:
     assert "another --port" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("", "--host must be an address of this machine, got ''; 0.0.0.0 is all of them"),
+        ("x" * 64, "must be a free address of this machine, got encoding with 'idna' codec failed"),
+    ],
+)
+def test_the_command_refuses_what_is_no_host(warehouse: str, host: str, message: str) -> None:
+    """An empty one, as of a variable that is not set, was all addresses of the machine."""
+    done = CliRunner().invoke(app, ["ui", "-w", warehouse, "--port", "0", "--host", host])
+    assert done.exit_code == 1
+    assert message in " ".join(done.stderr.split())
+
+
 def test_the_command_serves_until_it_is_interrupted(warehouse: str) -> None:
     command = [sys.executable, "-m", "deltajoin", "ui", "-w", warehouse, "--port", "0"]
     with subprocess.Popen(

@@ -248,6 +248,19 @@ def test_a_record_that_is_none_is_told_and_hides_no_other(tmp_path: Path) -> Non
     assert all("delete the file" in one or "1 MiB" in one for one in found.unreadable)
 
 
+def test_a_folder_in_the_place_of_a_record_or_of_a_stop_hides_no_other(tmp_path: Path) -> None:
+    query_records.write(str(tmp_path), fresh())
+    query_records.ask_to_stop(str(tmp_path), fresh())
+    for suffix in (".json", ".stop"):
+        (tmp_path / query_records.FOLDER / f"{uuid.UUID(int=0)}{suffix}").mkdir()
+    found = read_all(str(tmp_path))
+    assert found.queries == (fresh(),)
+    (unreadable,) = found.unreadable
+    assert "got 'Is a directory'; move the folder away" in unreadable
+    assert query_records.asked_to_stop(str(tmp_path)) == {fresh().id: fresh().run}
+    assert query_records.read(str(tmp_path), str(uuid.UUID(int=0))) is None
+
+
 def test_records_that_were_not_written_for_longest_are_forgotten(tmp_path: Path) -> None:
     ids = [str(uuid.uuid4()) for _ in range(5)]
     for number, id in enumerate(ids):
