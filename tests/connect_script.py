@@ -18,7 +18,8 @@ os.environ["SPARK_TESTING"] = "1"  # lets the server choose its port
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
+from pyspark.sql import functions as F
 
 import deltajoin
 import planner
@@ -427,9 +428,85 @@ def changes_of(name: str) -> Any:
     return catalog.read_changes(spark, name)
 
 
+def viewed_rows(df: Any) -> Any:
+    """A DataFrame by the name of a temporary view."""
+    df.createOrReplaceTempView("rows_of_it")
+    return spark.table("rows_of_it")
+
+
+def by_chance() -> str:
+    """The name of a function of the session that is not deterministic."""
+    spark.udf.register("chosen", F.udf(lambda number: number, "bigint").asNondeterministic())
+    return "chosen"
+
+
+def shadowed() -> str:
+    """The name of a function of the session in SQL, of chance too."""
+    spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION thrown() RETURNS DOUBLE RETURN rand()")
+    return "thrown"
+
+
+KIND, NAMED = "_row_kind", ("id", "product_id", "amount", "_row_kind")
+
+BY_ROWS: dict[str, Callable[[Any], Any]] = {
+    "columns": lambda df: df.where("amount > 1").select(*NAMED).withColumn("amount", F.col("amount") * 2),
+    "names": lambda df: df.selectExpr("*").alias("o").select("o.*").toDF(*NAMED).withMetadata("id", {"a": 1}),
+    "its own columns": lambda df: df.select(df["id"], df.product_id, F.abs(df["amount"]), df[KIND]).toDF(
+        *NAMED
+    ),
+    "new names": lambda df: df.withColumnRenamed("amount", "n").withColumnRenamed("n", "amount"),
+    "a function": lambda df: df.withColumn("amount", F.udf(lambda n: n, "double")("amount")),
+    "a generator": lambda df: df.selectExpr("id", "stack(2, 1L, 2L) AS product_id", "amount", KIND),
+    "a union": lambda df: df.where("id > 2").unionByName(df.where("NOT id > 2")),
+}
+"""Queries of the changes of `orders` that take each change for itself."""
+
+
+@step
+def by_rows() -> Any:
+    for query in BY_ROWS.values():
+        catalog.write_changes(query(changes_of("orders")), "copy")
+    return list(BY_ROWS)
+
+
+NOT_BY_ROWS: dict[str, Callable[[Any], Any]] = {
+    "a view of an aggregate": lambda df: viewed_rows(df.groupBy("id").agg(F.max(KIND).alias(KIND))),
+    "an aggregate of a view": lambda df: viewed_rows(df).groupBy("id").agg(F.max(KIND).alias(KIND)),
+    "an aggregate in select": lambda df: df.select(F.max("id").alias("id"), F.max(KIND).alias(KIND)),
+    "a window": lambda df: df.withColumn("amount", F.max("amount").over(Window.partitionBy("id"))),
+    "filled values": lambda df: df.fillna(0.0),
+    "a function of chance": lambda df: df.selectExpr(f"{by_chance()}(id) AS id", KIND),
+    "a called function": lambda df: df.withColumn("id", F.call_function(by_chance(), "id")),
+    "a function in SQL": lambda df: df.where(f"{shadowed()}() > 0.5"),
+    "a time of the clock": lambda df: df.where("timestamp_millis(id) < 'today'"),
+    "a constant of the clock": lambda df: df.where(F.timestamp_millis("id") < F.lit("now").cast("timestamp")),
+    "a subquery in a text": lambda df: df.where("id IN (SELECT 1)"),
+    "a drawn vector": lambda df: df.selectExpr("aes_encrypt(string(id), 'abcdefghijklmnop') AS id", KIND),
+    "kinds in a filter": lambda df: df.where("_row_kind <> '-D'"),
+    "all columns in one": lambda df: df.withColumn("id", F.struct("*")),
+    "all columns in a text": lambda df: df.selectExpr("to_json(struct(*)) AS id", KIND),
+    "kinds in a column": lambda df: df.withColumn("id", F.length(KIND)),
+    "kinds in a text": lambda df: df.selectExpr("length(_Row_Kind) AS id", KIND),
+    "other kinds": lambda df: df.withColumn(KIND, F.lit("+I")),
+    "renamed kinds": lambda df: df.select("id", F.lit("+I").alias("k")).withColumnRenamed("k", KIND),
+    "kinds elsewhere": lambda df: df.select(KIND, "id").toDF("id", KIND),
+}
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "a join of DataFrames": lambda: catalog.write_changes(
         changes_of("orders").join(changes_of("products"), "product_id"), "sales"
+    ),
+    **{
+        name: lambda query=query: catalog.write_changes(query(changes_of("orders")), "copy")
+        for name, query in NOT_BY_ROWS.items()
+    },
+    "a text of the clock": lambda: as_stream(
+        "INSERT INTO kinds SELECT id, 'x' FROM orders WHERE timestamp_millis(id) < 'today'"
+    ),
+    "a text of chance": lambda: as_stream(f"INSERT INTO kinds SELECT {by_chance()}(id), 'x' FROM orders"),
+    "a column called as kinds are": lambda: as_stream(
+        "INSERT INTO kinds SELECT id, 'x' AS _Row_Kind FROM orders"
     ),
     "lost kinds": lambda: catalog.write_changes(changes_of("orders").drop("_row_kind"), "copy"),
     "chance": lambda: catalog.write_changes(

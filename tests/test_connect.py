@@ -22,6 +22,10 @@ from upsert.testing import LocalKafka
 
 PAGE = (REPOSITORY / "docs" / "connect.md").read_text(encoding="utf-8")
 
+BY_ROWS = "PlanError: over Spark Connect changes are taken row by row only,"
+CARRIED = "PlanError: over Spark Connect the"
+KINDS = f"{CARRIED} kind of a change must be passed on as it is, under its name,"
+
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.skipif(
@@ -196,6 +200,10 @@ def test_plain_spark_sql_sees_exposed_tables(every: dict[str, Any]) -> None:
     assert every["exposed"] == [[{"id": 9, "product_id": 9, "amount": 9.0}], False]
 
 
+def test_queries_of_dataframes_that_take_each_change_for_itself_may_be_written(found: dict[str, Any]) -> None:
+    assert len(found["by_rows"]) == 7, found["by_rows"]
+
+
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -203,6 +211,38 @@ def test_plain_spark_sql_sees_exposed_tables(every: dict[str, Any]) -> None:
             "a join of DataFrames",
             "PlanError: over Spark Connect changes are taken row by row only, found 'join'",
         ),
+        (
+            "a view of an aggregate",
+            f"{CARRIED} stream of the view 'rows_of_it' cannot be planned",
+        ),
+        (
+            "an aggregate of a view",
+            f"{CARRIED} stream of the view 'rows_of_it' cannot be planned",
+        ),
+        (
+            "an aggregate in select",
+            f"{BY_ROWS} found 'max(…)', of which Spark says UNSUPPORTED_EXPR",
+        ),
+        ("a window", f"{BY_ROWS} found 'window'"),
+        ("filled values", f"{BY_ROWS} found 'fill_na'"),
+        ("a function of chance", "PlanError: chosen(id) AS id may give another value for the deletion"),
+        ("a called function", "PlanError: chosen(…) may give another value for the deletion"),
+        ("a function in SQL", "PlanError: thrown() > 0.5 may give another value for the deletion"),
+        ("a time of the clock", "PlanError: the text 'today', which may be a time, may give another value"),
+        ("a constant of the clock", "PlanError: the text 'now', which may be a time, may give another value"),
+        ("a subquery in a text", "PlanError: a subquery may give another value for the deletion"),
+        ("a drawn vector", "PlanError: aes_encrypt() may give another value for the deletion"),
+        ("kinds in a filter", f"{KINDS} found \"_row_kind <> '-D'\"; select"),
+        ("all columns in one", f"{BY_ROWS} found 'struct(…)', of which Spark says INVALID_USAGE_OF_STAR"),
+        ("all columns in a text", f"{BY_ROWS} found 'to_json(struct(*)) AS id', of which Spark says INVALID"),
+        ("kinds in a column", f"{KINDS} found 'length(…)'; select"),
+        ("kinds in a text", f"{KINDS} found 'length(_Row_Kind) AS id'; select"),
+        ("other kinds", f"{KINDS} found 'literal'; select"),
+        ("renamed kinds", f"{KINDS} found a new name; select"),
+        ("kinds elsewhere", f"{KINDS} found a new name; select"),
+        ("a text of the clock", "PlanError: the text 'today', which may be a time, may give another value"),
+        ("a text of chance", "PlanError: chosen(`orders`.id) may give another value for the deletion"),
+        ("a column called as kinds are", "SchemaError: INSERT INTO kinds: a column of the query is called"),
         ("lost kinds", "PlanError: over Spark Connect a stream of changes must have the column '_row_kind'"),
         ("chance", "PlanError: rand() may give another value for the deletion"),
         ("explain", "ConfigurationError: to read the plan of a query: needs a classic Spark session"),

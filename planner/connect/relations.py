@@ -11,9 +11,17 @@ from typing import Any, Final, NoReturn
 from pyspark.sql import DataFrame
 
 from deltajoin.temporal import STATE
+from planner.connect.values import (
+    fault_of,
+    in_words,
+    is_row_kind,
+    parts,
+    touches_row_kind,
+    unknown_in,
+    volatile_in,
+)
 from planner.refusals import PlanError, Refused
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.sql.volatile import of_the_moment
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
 
 
@@ -54,30 +62,122 @@ def carried(df: DataFrame) -> DataFrame:
         PlanError: it joins, counts or unites changes, has lost their kinds, or computes what is not of the
             row alone.
     """
-    messages = list(_messages(relation(df)))
-    if not df.isStreaming or not any(map(_gives_changes, messages)):
+    if not df.isStreaming:
         return df
-    used = {m.WhichOneof("rel_type") for m in messages if m.DESCRIPTOR.full_name == "spark.connect.Relation"}
-    unions = [m.set_op for m in messages if _is_relation(m, "set_op")]
+    found = list(_messages(relation(df)))
+    _check_names(df, found)
+    if not any(map(_gives_changes, found)):
+        return df
+    used = {m.WhichOneof("rel_type") for m in found if m.DESCRIPTOR.full_name == "spark.connect.Relation"}
+    unions = [m.set_op for m in found if _is_relation(m, "set_op")]
     if unions:
-        _check_unions(unions, messages)
+        _check_unions(unions, found)
         used.discard("set_op")
-    if _groups_at_top(df, messages):
+    if is_grouped := _groups_at_top(df, found):
         used.discard("aggregate")
-    if others := sorted(used - _OF_ROWS):
+    unknown = {kind for kind in map(unknown_in, found) if kind is not None}
+    if others := sorted((used - _OF_ROWS) | unknown):
         _refuse(f"over Spark Connect changes are taken row by row only, found {others[0]!r}", _INSTEAD)
-    if (found := next(filter(None, map(_volatile_in, messages)), None)) is not None:
-        _refuse(
-            f"{found} may give another value for the deletion of a row than for its insert",
-            "write the value into the table whose changes are read",
-        )
+    if (volatile := next(filter(None, map(volatile_in, found)), None)) is not None:
+        _refuse_volatile(volatile)
     if [name.lower() for name in df.columns].count(ROW_KIND_COLUMN) != 1:
         _refuse(
             f"over Spark Connect a stream of changes must have the column {ROW_KIND_COLUMN!r}, found "
             f"{', '.join(df.columns)}",
             "select it too",
         )
+    for message in found:
+        if message.DESCRIPTOR.full_name == "spark.connect.Relation":
+            _check_values(df, message)
+            if not is_grouped:  # the sums are computed by it
+                _check_kind(df, message)
     return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: UniqueKeys().to_text()}) if unions else df
+
+
+def _check_names(df: DataFrame, found: Sequence[Any]) -> None:
+    """Refuse a temporary view of a stream: its query is in the server, and may have counted changes."""
+    for message in found:
+        if message.DESCRIPTOR.full_name == "spark.connect.Read" and not message.is_streaming:
+            name = message.named_table.unparsed_identifier
+            if name and df.sparkSession.table(name).isStreaming:
+                _refuse(
+                    f"over Spark Connect the stream of the view {name!r} cannot be planned, because only the "
+                    "server has its query",
+                    "use the DataFrame of which the view was made",
+                )
+
+
+def _check_kind(df: Any, message: Any) -> None:
+    """Refuse a relation that computes with the kind of a change, or gives its name to something else."""
+    match message.WhichOneof("rel_type"):
+        case "project":
+            touched = [one for one in message.project.expressions if not is_row_kind(one)]
+        case "filter":
+            touched = [message.filter.condition]
+        case "with_columns":
+            touched = [one for one in message.with_columns.aliases if not is_row_kind(one)]
+        case "with_columns_renamed":
+            renamed = message.with_columns_renamed
+            old = (*renamed.rename_columns_map, *(one.col_name for one in renamed.renames))
+            new = (*renamed.rename_columns_map.values(), *(one.new_col_name for one in renamed.renames))
+            if ROW_KIND_COLUMN in map(str.lower, (*old, *new)):
+                _refuse_kind("a new name")
+            return
+        case "to_df":
+            before, after = _names(df, message.to_df.input), list(message.to_df.column_names)
+            if [*map(_is_kind, before)] != [*map(_is_kind, after)]:
+                _refuse_kind("a new name")
+            return
+        case _:
+            return
+    if (one := next(filter(touches_row_kind, touched), None)) is not None:
+        _refuse_kind(repr(in_words(one)))
+
+
+def _is_kind(name: str) -> bool:
+    return name.lower() == ROW_KIND_COLUMN
+
+
+def _names(df: Any, below: Any) -> list[str]:
+    """Names of the columns of a relation."""
+    plan = df._plan.to_proto(df.sparkSession.client)
+    plan.root.CopyFrom(below)
+    return list(df.sparkSession.client.schema(plan).names)
+
+
+def _refuse_kind(found: str) -> NoReturn:
+    _refuse(
+        f"over Spark Connect the kind of a change must be passed on as it is, under its name, found {found}",
+        f"select {ROW_KIND_COLUMN!r} as it is, and filter and compute by other columns",
+    )
+
+
+def _check_values(df: DataFrame, message: Any) -> None:
+    """Refuse a relation with values that Spark does not take for those of the row alone."""
+    match message.WhichOneof("rel_type"):
+        case "project":
+            fault = fault_of(df, message.project.input, message.project.expressions)
+        case "filter":
+            fault = fault_of(df, message.filter.input, [message.filter.condition])
+        case "with_columns":
+            fault = fault_of(df, message.with_columns.input, message.with_columns.aliases)
+        case _:
+            return
+    if fault is not None and fault.is_volatile:
+        _refuse_volatile(fault.value)
+    if fault is not None:
+        _refuse(
+            f"over Spark Connect changes are taken row by row only, found {fault.value!r}, of which Spark "
+            f"says {fault.condition}",
+            _INSTEAD,
+        )
+
+
+def _refuse_volatile(what: str) -> NoReturn:
+    _refuse(
+        f"{what} may give another value for the deletion of a row than for its insert",
+        "write the value into the table whose changes are read",
+    )
 
 
 def _refuse(reason: str, remedy: str) -> NoReturn:
@@ -133,12 +233,8 @@ def _messages(message: Any) -> Iterator[Any]:
     yield message
     if message.DESCRIPTOR.name == "ApplyInPandasWithState" and message.state_schema == STATE:
         return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            several = value.values() if hasattr(value, "values") else value
-            for one in [value] if hasattr(value, "DESCRIPTOR") else several:
-                if hasattr(one, "DESCRIPTOR"):  # a map may hold texts
-                    yield from _messages(one)
+    for part in parts(message):
+        yield from _messages(part)
 
 
 def _gives_changes(message: Any) -> bool:
@@ -148,18 +244,3 @@ def _gives_changes(message: Any) -> bool:
         is_named = message.WhichOneof("read_type") == "named_table"
         return bool(message.is_streaming) and (is_named or message.data_source.format in _CHANGELOGS)
     return name in ("spark.connect.SQL", "spark.connect.RelationChanges")
-
-
-def _volatile_in(message: Any) -> str | None:
-    """What a part of a plan computes that is not of the row alone; None for nothing."""
-    match message.DESCRIPTOR.name:
-        case "UnresolvedFunction":
-            text = f"{message.function_name}({'…' if message.arguments else ''})"
-        case "ExpressionString":
-            text = message.expression
-        case "CommonInlineUserDefinedFunction" if not message.deterministic:
-            return f"the function {message.function_name!r}, which is not deterministic,"
-        case _:
-            return None
-    found = of_the_moment(text)
-    return None if found is None else found.what

@@ -41,6 +41,9 @@ _FOUND: Final = (AsOfKind.PROCESSING, AsOfKind.ROW)
 _OF_TABLE: Final = frozenset({"this", "db", "catalog", "alias", "version"})
 """Parts of a table in a text that its stream has taken."""
 
+_GENERATORS: Final = frozenset({"inline_outer", "json_tuple"})
+"""Functions that make rows of a row, and that sqlglot knows by name alone."""
+
 _COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
 """What to do instead of an aggregate over changes."""
 
@@ -84,8 +87,13 @@ def planned(
             return text.summed(source)
         rows = source.selectExpr(*text.items, *kinds)
         names = rows.columns[: len(rows.columns) - len(kinds)]
+        if kinds and ROW_KIND_COLUMN in map(str.lower, names):
+            raise SchemaError(
+                f"{query.subject}: a column of the query is called {ROW_KIND_COLUMN!r}, which is reserved; "
+                "rename it"
+            )
     except AnalysisException as cause:
-        reason = str(cause.getMessage() or cause).splitlines()[0]
+        reason = str(cause.getMessage() or cause).strip().partition("\n")[0]
         raise SchemaError(f"{query.subject}: {reason}") from cause
     return rows.withMetadata(ROW_KIND_COLUMN, text.marks(names)) if kinds else rows
 
@@ -185,7 +193,7 @@ class _Text:
                 self._refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
             as_of = reference.as_of if is_found else None
             columns = tuple(name for name in stream.columns if name != ROW_KIND_COLUMN)
-            if self._of_alias(visible_name(node)) is not None:
+            if visible_name(node).lower() in {one.alias.lower() for one in self._sources}:
                 self._refuse(
                     f"a query of two tables called {visible_name(node)!r}", "give one of them an alias"
                 )
@@ -204,7 +212,11 @@ class _Text:
             self._refuse(
                 f"a query with {word}", *([_COUNTED] if word in ("GROUP", "DISTINCT", "HAVING") else [])
             )
-        for node in select.find_all(exp.AggFunc, exp.Window, exp.Query, exp.Explode):
+        if (word := tokens_of(self._query.worded.text, self._query.subject)[0].text.upper()) != "SELECT":
+            self._refuse(f"a query that begins with {word}")
+        for node in select.find_all(exp.AggFunc, exp.Window, exp.Query, exp.UDTF, exp.Anonymous):
+            if isinstance(node, exp.Anonymous) and node.name.lower() not in _GENERATORS:
+                continue
             if node is not select and not ("group" in known and type(node) in FUNCTIONS):
                 is_counted = isinstance(node, exp.AggFunc)
                 self._refuse(repr(node.sql("spark")), *([_COUNTED] if is_counted else []))
@@ -257,11 +269,11 @@ class _Text:
         if others and (source := self._of_alias(first)) is not None:
             found = [(source, name)] if (name := source.named(others[0])) is not None else []
         else:  # what follows it are its fields
-            found = [(one, name) for one in self._sources if (name := one.named(first)) is not None]
+            found = [(one, name) for one in self._seen if (name := one.named(first)) is not None]
         if len(found) == 1:
             return found[0]
         where = "several tables, write that of one" if found else "no table of the query"
-        known = ", ".join(f"{one.alias}.{name}" for one in self._sources for name in one.columns)
+        known = ", ".join(f"{one.alias}.{name}" for one in self._seen for name in one.columns)
         raise SchemaError(
             f"{self._query.subject}: column {column.sql('spark')!r} is in {where}; there are {known}"
         )
@@ -276,7 +288,12 @@ class _Text:
         return found
 
     def _of_alias(self, alias: str) -> _Source | None:
-        return next((one for one in self._sources if one.alias.lower() == alias.lower()), None)
+        return next((one for one in self._seen if one.alias.lower() == alias.lower()), None)
+
+    @property
+    def _seen(self) -> list[_Source]:
+        """The tables whose columns may be named: not those of semi and anti joins, but in their ON."""
+        return [one for one in self._sources if one.kind not in ("semi", "anti")]
 
     @cached_property
     def _tree(self) -> Node:

@@ -7,6 +7,7 @@ import pytest
 
 from planner import PlanError
 from planner.connect.text import _Text
+from upsert.errors import SchemaError
 from upsert.sql.query import QueryText
 
 
@@ -35,6 +36,11 @@ def test_a_star_of_a_table_is_all_its_columns() -> None:
         ("SELECT id, struct(*) AS s FROM a", "'STRUCT(*)', a star within"),
         ("SELECT id FROM a WHERE hash(*) > 0", "'HASH(*)', a star within"),
         ("SELECT k, count(a.*) AS n FROM a GROUP BY k", "a query with GROUP"),
+        ("SELECT id, inline(both) FROM a", "'INLINE(both)'"),
+        ("SELECT id, Inline_Outer(both) FROM a", "'INLINE_OUTER(both)'"),
+        ("SELECT id, stack(2, 1, 2) FROM a", "'STACK(2, 1, 2)'"),
+        ("SELECT id, json_tuple(both, k, k) FROM a", "'JSON_TUPLE(both, k, k)'"),
+        ("FROM a SELECT id", "a query that begins with FROM"),
         ("SELECT both.* FROM a", "'both.*', which is of no table,"),
     ],
 )
@@ -42,3 +48,14 @@ def test_what_a_table_or_a_star_has_besides_is_refused(query: str, part: str) ->
     with pytest.raises(PlanError) as refused:
         _ = text_of(query).items
     assert f"over Spark Connect {part}" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["SEMI", "LEFT SEMI", "ANTI", "LEFT ANTI"])
+def test_columns_of_a_semi_join_s_other_table_are_known_in_its_on_alone(kind: str) -> None:
+    text = text_of(f"SELECT k, both FROM a {kind} JOIN b ON a.k = b.k WHERE k > 1")
+    assert text.items == ("`a`.k", "`a`.both")
+    assert text.where == "`a`.k > 1"
+    with pytest.raises(
+        SchemaError, match=r"column 'b\.n' is in no table of the query; there are a\.id, a\.k"
+    ):
+        _ = text_of(f"SELECT b.n FROM a {kind} JOIN b ON a.k = b.k").items

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 _OF_THE_MOMENT: Final = re.compile(
     r"\b((?:rand|randn|random|randstr|uniform|uuid|shuffle|now|curdate|user|version|(?:try_)?reflect|java_method"
-    r"|monotonically_increasing_id|spark_partition_id|input_file_\w+)(?=\s*\()|unix_timestamp(?=\s*\(\s*\))"
+    r"|aes_encrypt|monotonically_increasing_id|spark_partition_id|input_file_\w+)(?=\s*\()|unix_timestamp(?=\s*\(\s*\))"
     r"|localtime(?:stamp)?\b|session_user\b"
     r"|current_(?:date|time|timestamp|timezone|user|catalog|database|schema|path)\b)",
     re.IGNORECASE,
@@ -29,6 +29,8 @@ _SAMPLE: Final = re.compile(r"\bTABLESAMPLE(?=\s*\()", re.IGNORECASE)
 
 _TIMES: Final = re.compile(r"""(['"])\s*((?:now|today|tomorrow|yesterday)\b[^'"]*)\1""", re.IGNORECASE)
 """Texts that Spark takes for a time of now where a time is wanted."""
+
+_SUBQUERY: Final = re.compile(r"\(\s*(?:SELECT|WITH|FROM|TABLE|VALUES)\b", re.IGNORECASE)
 
 _LITERAL: Final = (
     r"""\b[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"(?!\s*\()|--[^\n]*|/\*.*?\*/"""
@@ -80,8 +82,24 @@ def of_more_than_tables(text: str) -> Found | None:
         return Found(f"{ordered[1]}()", ordered.start())
     if (sample := _SAMPLE.search(_without_quoted(text))) is not None:
         return Found(sample[0], sample.start())
+    return of_the_clock(text)
+
+
+def of_the_clock(text: str) -> Found | None:
+    """The first text that Spark takes for a time of now where a time is wanted; None for none."""
     time = _TIMES.search(text)
     return None if time is None else Found(f"the text {time[2]!r}, which may be a time,", time.start())
+
+
+def subquery_in(text: str) -> Found | None:
+    """The first subquery of an expression; None for none.
+
+    >>> subquery_in("id IN (1, 2) AND k IN ( SELECT k FROM t)")
+    Found(what='a subquery', offset=22)
+    >>> subquery_in("extract(YEAR FROM d) = '(SELECT 1)'")
+    """
+    found = _SUBQUERY.search(_without_quoted(text))
+    return None if found is None else Found("a subquery", found.start())
 
 
 def functions_in(text: str) -> dict[str, int]:

@@ -1,0 +1,224 @@
+"""What expressions of a stream over Spark Connect compute: the client has names, the server their meaning.
+
+A name in a message does not say whether it is a function of chance, whether it takes several rows, or makes
+them. Spark says so of the condition of a join, which must be of one row alone, and the same for it always. So
+each computed value is asked for in such a condition, which is analysed and never run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.sql.volatile import of_the_clock, of_the_moment, subquery_in
+
+_KINDS: Final = frozenset(
+    {
+        *("literal", "unresolved_attribute", "unresolved_function", "expression_string", "unresolved_star"),
+        *("alias", "cast", "unresolved_regex", "sort_order", "lambda_function", "unresolved_extract_value"),
+        *("update_fields", "unresolved_named_lambda_variable", "common_inline_user_defined_function"),
+        *("call_function", "named_argument_expression"),
+    }
+)
+"""Expressions that are taken; others are windows and subqueries, and what this version of PySpark has not."""
+
+_ASKED: Final = frozenset(
+    {"unresolved_function", "expression_string", "call_function", "common_inline_user_defined_function"}
+)
+"""Expressions that may compute what is not of the row alone."""
+
+_NAME: Final = r"(?:\w+|`(?:[^`]|``)+`)"
+_COLUMN: Final = re.compile(rf"\s*(?:{_NAME}(?:\.{_NAME})*(?:\.\*)?|\*)\s*")
+_KIND_ALONE: Final = re.compile(rf"\s*(?:[\w`]+\.)*`?{ROW_KIND_COLUMN}`?\s*", re.IGNORECASE)
+_KIND_WITHIN: Final = re.compile(rf"\b{ROW_KIND_COLUMN}\b", re.IGNORECASE)
+
+_GENERATOR: Final = "UNSUPPORTED_GENERATOR"
+"""What Spark says of one that makes rows of a row: of each change those that are to be added or removed."""
+
+
+def messages(message: Any) -> Iterator[Any]:
+    """A protobuf message, and all in it."""
+    yield message
+    for child in parts(message):
+        yield from messages(child)
+
+
+def parts(message: Any) -> Iterator[Any]:
+    """The messages right below one."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if field.message_type.GetOptions().map_entry:
+            yield from (one for one in value.values() if hasattr(one, "DESCRIPTOR"))
+        elif hasattr(value, "DESCRIPTOR"):
+            yield value
+        else:
+            yield from value
+
+
+def volatile_in(message: Any) -> str | None:
+    """What a part of a plan computes that another time is another value, as far as its names tell."""
+    match message.DESCRIPTOR.name:
+        case "UnresolvedFunction" | "CallFunction":
+            text = f"{message.function_name}({'…' if message.arguments else ''})"
+        case "ExpressionString":
+            text = message.expression
+            if (time := of_the_clock(text)) is not None:
+                return time.what
+            if (query := subquery_in(text)) is not None:
+                return query.what
+        case "Literal" if message.WhichOneof("literal_type") == "string":
+            found = of_the_clock(f"'{message.string}'")
+            return None if found is None else found.what
+        case "CommonInlineUserDefinedFunction" if not message.deterministic:
+            return f"the function {message.function_name!r}, which is not deterministic,"
+        case _:
+            return None
+    found = of_the_moment(text)
+    return None if found is None else found.what
+
+
+def unknown_in(message: Any) -> str | None:
+    """The kind of an expression that is not taken, None for a known one and for what is no expression."""
+    if not _is_expression(message):
+        return None
+    kind = message.WhichOneof("expr_type")
+    return None if kind in _KINDS else str(kind)
+
+
+def is_row_kind(expression: Any) -> bool:
+    """Whether an expression, or an alias, is the kind of a change as it is, under its name."""
+    if (alias := _alias_of(expression)) is not None:
+        return _is_called_kind(alias) and is_row_kind(alias.expr)
+    return bool(_KIND_ALONE.fullmatch(_name_of(expression)))
+
+
+def touches_row_kind(expression: Any) -> bool:
+    """Whether an expression, or an alias, computes with the kind of a change, or is called as one."""
+    return any(
+        (one.DESCRIPTOR.name == "Alias" and _is_called_kind(one))
+        or (_is_expression(one) and _KIND_WITHIN.search(_name_of(one)) is not None)
+        for one in messages(expression)
+    )
+
+
+def _is_expression(message: Any) -> bool:
+    return bool(message.DESCRIPTOR.full_name == "spark.connect.Expression")
+
+
+def _alias_of(expression: Any) -> Any:
+    """The alias that a message is, or has; None for none."""
+    if expression.DESCRIPTOR.name == "Alias":
+        return expression
+    return expression.alias if expression.WhichOneof("expr_type") == "alias" else None
+
+
+def _is_called_kind(alias: Any) -> bool:
+    return any(name.lower() == ROW_KIND_COLUMN for name in alias.name)
+
+
+def _name_of(expression: Any) -> str:
+    match expression.WhichOneof("expr_type"):
+        case "unresolved_attribute":
+            return str(expression.unresolved_attribute.unparsed_identifier)
+        case "expression_string":
+            return str(expression.expression_string.expression)
+        case _:
+            return ""
+
+
+class Fault(NamedTuple):
+    """A value that is not of its row alone.
+
+    Attributes:
+        value: it as messages show it.
+        condition: that of Spark's error.
+    """
+
+    value: str
+    condition: str
+
+    @property
+    def is_volatile(self) -> bool:
+        """Whether it is another value another time."""
+        return self.condition == "INVALID_NON_DETERMINISTIC_EXPRESSIONS"
+
+
+def fault_of(df: DataFrame, below: Any, values: Sequence[Any]) -> Fault | None:
+    """The first value that Spark does not take for one of the row alone; None for none.
+
+    Args:
+        df: a DataFrame of the session.
+        below: the relation over whose rows they are computed.
+        values: the expressions, or aliases of some.
+    """
+    asked = [_value_of(one) for one in values if _is_asked(one)]
+    if not asked or _condition(df, below, asked) is None:
+        return None
+    for one in asked:
+        condition = _condition(df, below, [one])
+        if condition is not None and not condition.startswith(_GENERATOR):
+            return Fault(in_words(one), condition)
+    return None
+
+
+def _is_asked(expression: Any) -> bool:
+    return any(
+        _is_expression(one) and one.WhichOneof("expr_type") in _ASKED and not _is_column(one)
+        for one in messages(expression)
+    )
+
+
+def _is_column(expression: Any) -> bool:
+    """Whether a text names one column, or all of a table."""
+    return bool(_COLUMN.fullmatch(_name_of(expression)))
+
+
+def _condition(df: Any, below: Any, values: Sequence[Any]) -> str | None:
+    """The condition of the error with which Spark refuses a join on these values; None if it takes them."""
+    plan = df._plan.to_proto(df.sparkSession.client)
+    joined = type(plan.root)()
+    joined.join.left.CopyFrom(below)
+    joined.join.right.project.input.range.end = 1
+    joined.join.right.project.input.range.step = 1
+    joined.join.join_type = joined.join.JOIN_TYPE_INNER
+    condition = None
+    for value in values:
+        given = _call(type(value), "isnotnull", value)
+        condition = given if condition is None else _call(type(value), "and", condition, given)
+    joined.join.join_condition.CopyFrom(condition)
+    plan.root.CopyFrom(joined)
+    try:
+        df.sparkSession.client.schema(plan)
+    except AnalysisException as error:
+        return str(error.getCondition())
+    return None
+
+
+def _call(kind: Any, name: str, *arguments: Any) -> Any:
+    call = kind()
+    call.unresolved_function.function_name = name
+    call.unresolved_function.arguments.extend(arguments)
+    return call
+
+
+def _value_of(expression: Any) -> Any:
+    alias = _alias_of(expression)
+    return expression if alias is None else alias.expr
+
+
+def in_words(expression: Any) -> str:
+    """An expression, or an alias, as messages show it: a text as it is, a call by its name."""
+    expression = _value_of(expression)
+    match expression.WhichOneof("expr_type"):
+        case "cast":
+            return in_words(expression.cast.expr)
+        case "unresolved_function" | "call_function" | "common_inline_user_defined_function" as kind:
+            return f"{getattr(expression, kind).function_name}(…)"
+        case kind:
+            return _name_of(expression) or str(kind)
