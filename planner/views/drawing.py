@@ -40,9 +40,9 @@ class Part:
     ['a1', 'b2']
     """
 
-    name: str
-    title: str
-    notes: tuple[str, ...]
+    name: str = ""
+    title: str = ""
+    notes: tuple[str, ...] = ()
     plan: str = ""
     inputs: tuple[Part, ...] = ()
     reads: frozenset[str] = frozenset()

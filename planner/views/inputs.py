@@ -7,7 +7,7 @@ for millions. Few rows are read in the driver by the very same reader, and trave
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -238,14 +238,14 @@ class Planning:
         """The DataFrame of a plan."""
         return build_plan(self.catalyst, plan, self.settings)
 
-    def template(self, df: DataFrame, stages: Sequence[Input] = ()) -> Template[Input]:
-        """The plan of a DataFrame over what it reads; ``stages`` are leaves that it has for others."""
+    def template(self, df: DataFrame, given: Input | None = None) -> Template[Input]:
+        """The plan of a DataFrame over what it reads; ``given`` is of a leaf that stands for other rows."""
         catalyst = self.catalyst
-        by_id = {catalyst.first_id(one.leaf): one for one in stages}
+        number = None if given is None else catalyst.first_id(given.leaf)
 
         def input_of(node: JavaObject) -> Input | None:
-            is_leaf = is_read(node) or not catalyst.children(node)
-            return (by_id.get(catalyst.first_id(node)) if is_leaf else None) or Source.of(catalyst, node)
+            is_leaf = number is not None and (is_read(node) or not catalyst.children(node))
+            return given if is_leaf and catalyst.first_id(node) == number else Source.of(catalyst, node)
 
         plan = catalyst.rewritten(catalyst.analyzed(df), *_FEWER_COLUMNS)
         return Template(catalyst, plan, input_of)

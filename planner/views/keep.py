@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from planner.plan.expressions import Column, has_subquery
@@ -21,10 +20,9 @@ from planner.settings import Settings
 from planner.spark.catalyst import Catalyst
 from planner.spark.few_rows import OneTask
 from planner.spark.read import read_plan
-from planner.spark.template import Template
 from planner.spark.unnest import unnested
-from planner.views.drawing import Part, once
-from planner.views.inputs import Input, Planning
+from planner.views.drawing import Part
+from planner.views.inputs import Planning
 from planner.views.kept_table import (
     COLUMN,
     KeptTable,
@@ -38,18 +36,14 @@ from planner.views.moves import (
     ORDERED_ROWS,
     SHALLOW_ROWS,
     WHOLE_ROWS,
-    Bases,
-    Move,
-    Versions,
     bases_of,
     versions_of,
 )
-from planner.views.partition_table import PartitionTable
+from planner.views.partition_table import PartitionTable, partition_table
 from planner.views.partitions import partitions_of
-from planner.views.rows_table import RowsTable
-from planner.views.stage_table import ResultTable, StageRows, StageTable
+from planner.views.rows_table import FROM_HIDDEN, Followed, KeptRows, RowsTable, rows_table
+from planner.views.stage_table import StageTable, result_table, stage_table
 from planner.views.stages import (
-    Folders,
     Joined,
     changes_of,
     joined_in,
@@ -63,12 +57,11 @@ from planner.views.stages import (
     why_all,
     why_not,
 )
-from planner.views.top_rows import Top, table_of, tops_of
+from planner.views.top_rows import Top, top_table, tops_of
 from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
-from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.table import Table
-from upsert.views.refresh import Computed, ViewShape
+from upsert.views.refresh import ViewShape
 from upsert.views.session import small_session
 
 _THE_VIEW: Final = "the view"
@@ -77,102 +70,8 @@ _STAYS: Final = 2
 """A hidden table stays while there are more than one in so many of the rows for which one is made: of a table
 whose size goes up and down a little, each process would make it or drop it."""
 
-FROM_HIDDEN: Final = "computed from its hidden tables"
-"""Why all rows of a view are computed: what they are of is kept."""
 
-
-class Followed(NamedTuple):
-    """How the changes of a view follow from those of its tables.
-
-    Attributes:
-        bases: the tables.
-        still: folders of those whose changes are not followed: if one changes, all rows are computed.
-        template: what gives the changes.
-        is_unique: whether the view's key is proven, so that changes need not be compared with its rows.
-    """
-
-    bases: Bases
-    still: Folders
-    template: Template[Input]
-    is_unique: bool
-
-
-@dataclass(frozen=True, eq=False)
-class KeptView:
-    """What the refreshes of one view compute: made once for its query, run at any versions of its tables.
-
-    Attributes:
-        planning: of the view.
-        followed: how its changes follow from those of what it reads; None where all rows are computed.
-        rest: what gives all rows.
-        why_rest: why these are computed instead.
-        part: how its rows are computed, and from which hidden tables.
-        is_incremental: whether anything but all rows of what it reads is read.
-        is_lasting: whether it holds for other versions than those of the query that it was made of.
-        below: the hidden tables that it reads, those first over which others are.
-        small: uuids of the small tables that its query joins without equality.
-    """
-
-    planning: Planning
-    followed: Followed | None
-    rest: Template[Input]
-    why_rest: str
-    part: Part
-    _: KW_ONLY
-    is_incremental: bool
-    is_lasting: bool
-    below: tuple[Sequence[KeptTable], ...] = ()
-    small: frozenset[str] = frozenset()
-
-    @property
-    def is_unique(self) -> bool:
-        """Whether the view's key is proven, so that changes need not be compared with its rows."""
-        return self.followed is None or self.followed.is_unique
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        """Names of the hidden tables that it reads."""
-        return self.part.hidden
-
-    def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
-        """What makes the view's rows those of other versions: changes with their kinds, or all rows.
-
-        Args:
-            known: data version of each table that the view's rows are of, by the table's uuid; none of one
-                that is being created.
-            versions: those to come.
-            costs: what earlier refreshes took.
-
-        Raises:
-            CommitConflictError: another process brings the stages to other versions at this moment.
-        """
-        for tables in self.below:
-            were = {one.uuid: one.known_at(known) for one in tables}
-            are = {one.uuid: one.at(versions) for one in tables}
-            known = {**known, **{uuid: version for uuid, version in were.items() if version is not None}}
-            versions = {**versions, **are}
-        if self.followed is None:
-            return self._all_rows(versions, self.why_rest, costs)
-        bases, still, template, is_unique = self.followed
-        move = self.planning.move(bases, known, versions, costs, still=still)
-        if move.step is None:
-            return Computed(self.planning.computed(self.rest, move), move.refresh, are_all=True)
-        found = self.planning.computed(template, move)
-        if is_unique or isinstance(found, pa.Table):
-            return Computed(found, move.refresh, are_all=False)
-        return self._all_rows(versions, "many rows have changed, and the view's key is not proven", costs)
-
-    def _all_rows(self, versions: Versions, reason: str, costs: Costs) -> Computed:
-        refresh = Refresh.now(reason == FROM_HIDDEN, reason, 0, 0, costs)
-        return Computed(self.planning.computed(self.rest, Move(versions, refresh)), refresh, are_all=True)
-
-    def over(self, tables: Collection[KeptTable]) -> KeptView:
-        """The same of a query in which hidden tables stand for some parts, which are brought along first."""
-        part = self.part.over(once(one.part for one in tables))
-        return replace(self, part=part, is_incremental=True, below=(tuple(tables), *self.below))
-
-
-def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView:
+def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptRows:
     """How a view is refreshed by what has changed, as far as that can be.
 
     Args:
@@ -202,13 +101,13 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView:
 
 def _kept(
     planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool, *, is_over_hidden: bool = False
-) -> KeptView:
+) -> KeptRows:
     """How a query, as a DataFrame and as a plan, is kept: in the first way that it allows and that helps."""
     plan = planning.with_guesses(plan)
     followed = _followed(planning, whole, plan, is_lasting)
     if found := followed or _parted(planning, plan) or _indexed(planning, plan):
         return found
-    made = [(stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings)]
+    made = [(stage, stage_table(planning, stage)) for stage in stages_of(plan, planning.settings)]
     stages = {id(stage.node): table for stage, table in made if table is not None}
     lost = [id(stage.node) for stage, table in made if table is None]
     if lost and (found := _parted(planning, plan, lost)):
@@ -224,37 +123,37 @@ def _kept(
     reason = FROM_HIDDEN if is_over_hidden else why_not(plan, planning.settings)
     what = "what is below" if is_over_hidden else "its tables"
     note = f"all rows of {what} are read, and what is computed is compared: {_why_all(planning, plan)}"
-    part = Part("", _THE_VIEW, (note,), meant(plan), reads=tables_in(plan))
+    part = Part(title=_THE_VIEW, notes=(note,), plan=meant(plan), reads=tables_in(plan))
     rest = planning.template(whole)
-    return KeptView(planning, None, rest, reason, part, is_incremental=False, is_lasting=is_lasting)
+    return KeptRows(planning, None, rest, part, why_rest=reason, is_incremental=False, is_lasting=is_lasting)
 
 
-def _followed(planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool) -> KeptView | None:
+def _followed(planning: Planning, whole: DataFrame, plan: Plan, is_lasting: bool) -> KeptRows | None:
     """The view of which the changes follow from those of its tables, if they do."""
     if (changes := changes_of(plan, planning.settings)) is None:
         return None
     template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
     note = f"by changes: those of its rows follow from {step_in_words(changes.tables, changes.still)}"
-    part = Part("", _THE_VIEW, (note,), shown(changes.plan), reads=names_of(changes.tables))
+    part = Part(title=_THE_VIEW, notes=(note,), plan=shown(changes.plan), reads=names_of(changes.tables))
     followed = Followed(bases_of(changes.tables), changes.still, template, changes.is_unique)
-    return KeptView(planning, followed, rows, "", part, is_incremental=True, is_lasting=is_lasting)
+    return KeptRows(planning, followed, rows, part, is_lasting=is_lasting)
 
 
 def _over_stages(
     planning: Planning, plan: Plan, stages: Mapping[int, StageTable], why: str, is_lasting: bool
-) -> KeptView:
+) -> KeptRows:
     """The view of which all rows are computed from those of its stages; ``why`` they are not tables."""
-    rows_of = {number: StageRows(table) for number, table in stages.items()}
-    over = _with(plan, {number: one.node for number, one in rows_of.items()})
-    rest = planning.template(planning.built(over), tuple(rows_of.values()))
+    over = _over_tables(plan, stages)
     why = why or needs_all_rows(over) or "they are few"
     note = f"all rows of what is below are read, and what is computed is compared: {why}"
-    parts = once(table.part for table in stages.values())
-    part = Part("", _THE_VIEW, (note,), meant(over), parts, tables_in(over))
-    return KeptView(planning, None, rest, FROM_HIDDEN, part, is_incremental=True, is_lasting=is_lasting)
+    reads = tables_in(over).union(table.name for table in stages.values())
+    part = Part(title=_THE_VIEW, notes=(note,), plan=meant(over), reads=reads)
+    rest = planning.template(planning.built(over))
+    kept = KeptRows(planning, None, rest, part, why_rest=FROM_HIDDEN, is_lasting=is_lasting)
+    return kept.over(stages.values())
 
 
-def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptView | str:
+def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptRows | str:
     """The view with its stages as tables, if there are many groups, and it helps; or why not."""
     if not all(table.group_outputs for table in stages):
         return ""
@@ -268,7 +167,8 @@ def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptV
     settings = planning.settings
     is_kept = changes_of(looked_at, settings) or stages_of(looked_at, settings) or unindexed(looked_at)
     is_ordered = planning.view.must_be_incremental or any(
-        _are_worth(planning, table.row_count, ORDERED_ROWS, [found[id(table.stage.node)]]) for table in stages
+        _are_worth(planning, table.group_count, ORDERED_ROWS, [found[id(table.stage.node)]])
+        for table in stages
     )
     has_parts = bool(is_kept or partitions_of(looked_at, settings))
     if not has_parts and not (is_ordered and _tops(planning, looked_at)):
@@ -280,13 +180,13 @@ def _deep(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> KeptV
     return rest.over(found.values())
 
 
-def _results(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> dict[int, ResultTable]:
+def _results(planning: Planning, plan: Plan, stages: Sequence[StageTable]) -> dict[int, RowsTable]:
     """The results of stages as tables, by the identity of their nodes; none if all of it is small."""
-    groups = max(table.row_count for table in stages)
+    groups = max(table.group_count for table in stages)
     beside = _rows_beside(plan, {id(table.stage.node) for table in stages})
     if _STAYS * groups <= SHALLOW_ROWS and _STAYS * beside <= WHOLE_ROWS:
         return {}
-    found = {id(table.stage.node): ResultTable(planning, table, plan) for table in stages}
+    found = {id(table.stage.node): result_table(planning, table, plan) for table in stages}
     is_small = groups <= SHALLOW_ROWS and beside <= WHOLE_ROWS
     return {} if is_small and not all(one.is_there for one in found.values()) else found
 
@@ -306,8 +206,8 @@ def _are_worth(planning: Planning, rows: int, most_whole: int, tables: Iterable[
 def _fill(stages: Sequence[StageTable]) -> None:
     """Bring stages without groups to where the plan reads their tables: those of a new view may have many."""
     for table in stages:
-        if not table.row_count:
-            table.at(versions_of(table.stage.tables))
+        if not table.group_count:
+            table.at(versions_of(table.tables))
 
 
 def _why_all(planning: Planning, plan: Plan) -> str:
@@ -318,7 +218,7 @@ def _why_all(planning: Planning, plan: Plan) -> str:
     return why_all(plan, planning.settings)
 
 
-def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptView | None:
+def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptRows | None:
     """The view with what is computed partition by partition as tables, if there are enough rows for that.
 
     So are aggregates of sums whose groups cannot be a key: ``also``, by their identity.
@@ -328,7 +228,7 @@ def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptV
         rows = row_count(part.tables)
         if not _may_be_worth(planning, rows, WHOLE_ROWS):
             continue
-        table = PartitionTable.of(
+        table = partition_table(
             planning, part, partial(_kept_rows, planning), looked_up(plan, part.top.columns)
         )
         if table is not None and _are_worth(planning, rows, WHOLE_ROWS, [table]):
@@ -336,7 +236,7 @@ def _parted(planning: Planning, plan: Plan, also: Collection[int] = ()) -> KeptV
     return _over(planning, plan, found) if found else None
 
 
-def _indexed(planning: Planning, plan: Plan) -> KeptView | None:
+def _indexed(planning: Planning, plan: Plan) -> KeptRows | None:
     """The view with rows that joins look up without an index as tables that have it, if that helps.
 
     They are rows of tables, and those of UNION ALL.
@@ -372,7 +272,7 @@ def _unindexed_tables(planning: Planning, plan: Plan, apart: Collection[int]) ->
     return found if _are_worth(planning, rows, WHOLE_ROWS, found.values()) else {}
 
 
-def _over_indexed(planning: Planning, plan: Plan, found: Mapping[int, RowsTable]) -> KeptView | None:
+def _over_indexed(planning: Planning, plan: Plan, found: Mapping[int, RowsTable]) -> KeptRows | None:
     """The view over tables with the indexes that its joins need, if more of it follows from changes then."""
     settings = planning.settings
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
@@ -385,7 +285,7 @@ def _over_indexed(planning: Planning, plan: Plan, found: Mapping[int, RowsTable]
 
 def _over_joins(
     planning: Planning, plan: Plan, looked_at: Plan, found: Mapping[int, RowsTable]
-) -> KeptView | None:
+) -> KeptRows | None:
     """The view over tables with an index, if joins of these can be kept below what needs all rows of them."""
     if _joined_tables(looked_at, planning.settings) <= _joined_tables(plan, planning.settings):
         return None
@@ -408,7 +308,7 @@ def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:
     return tuple(tops_of(plan, planning.settings, row_number))
 
 
-def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | None:
+def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptRows | None:
     """The view with the first rows of larger inputs than so many as tables, for its ORDER BY … LIMIT."""
     found: dict[int, RowsTable] = {}
     for top in _tops(planning, plan):
@@ -417,12 +317,12 @@ def _topped(planning: Planning, plan: Plan, most_whole: int) -> KeptView | None:
             continue
         must_be_there = rows <= most_whole and not planning.view.must_be_incremental
         keep = partial(_kept_rows, planning)
-        if (table := table_of(planning, top, keep, must_be_there=must_be_there)) is not None:
+        if (table := top_table(planning, top, keep, must_be_there=must_be_there)) is not None:
             found[id(top.child)] = table
     return _over(planning, plan, found) if found else None
 
 
-def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptView | None:
+def _joined(planning: Planning, plan: Plan, stages: Collection[int]) -> KeptRows | None:
     """The view with the rows of joins of large tables as tables, where the rest needs all of them."""
     found = _kept_parts(planning, plan, joined_in(plan, planning.settings, stages))
     return _over(planning, plan, found) if found else None
@@ -443,7 +343,7 @@ def _kept_parts(planning: Planning, plan: Plan, parts: Iterable[Joined]) -> dict
         as_built = changes_of(read_plan(planning.catalyst, rows), replace(planning.settings, sink_key=None))
         if as_built is not None and can_keep(rows.schema, by):
             kept = _kept_rows(planning, rows)
-            table = RowsTable(planning, part.plan, part.tables, rows, kept, by, columns)
+            table = rows_table(planning, part.plan, part.tables, rows, kept, by, columns)
             if _are_worth(planning, size, WHOLE_ROWS, [table]):
                 found[id(part.place)] = table
     return found
@@ -465,24 +365,28 @@ def _rows_of(
     if not can_keep(rows.schema, by):
         return None
     tables = ((leaf.rows.table, leaf.rows.snapshot),)
-    return RowsTable(planning, plan, tables, rows, _kept_rows(planning, rows), by, leaf.columns)
+    return rows_table(planning, plan, tables, rows, _kept_rows(planning, rows), by, leaf.columns)
 
 
-def _over(planning: Planning, plan: Plan, found: Mapping[int, KeptTable]) -> KeptView:
+def _over(planning: Planning, plan: Plan, found: Mapping[int, KeptTable]) -> KeptRows:
     """The view with tables in place of parts of its plan, over which the rest is kept."""
     return _rest_over(planning, plan, found).over(found.values())
 
 
-def _rest_over(planning: Planning, plan: Plan, found: Mapping[int, KeptTable]) -> KeptView:
+def _rest_over(planning: Planning, plan: Plan, found: Mapping[int, KeptTable]) -> KeptRows:
     """How the rest is kept; the tables are brought to the versions that the base tables are read at."""
-    versions = versions_of(tuple(read for one in found.values() for read in one.tables))
-    nodes = {number: one.node(versions) for number, one in found.items()}
-    over, catalyst = planning.built(_with(plan, nodes)), planning.catalyst
+    over, catalyst = planning.built(_over_tables(plan, found)), planning.catalyst
     is_lasting = not catalyst.has_subqueries(catalyst.analyzed(over))
     return _kept(planning, over, read_plan(catalyst, over), is_lasting, is_over_hidden=True)
 
 
-def _kept_rows(planning: Planning, rows: DataFrame) -> KeptView:
+def _over_tables(plan: Plan, found: Mapping[int, KeptTable]) -> Plan:
+    """The plan over tables that stand where its base tables are read."""
+    versions = versions_of(tuple(read for one in found.values() for read in one.tables))
+    return _with(plan, {number: one.node(versions) for number, one in found.items()})
+
+
+def _kept_rows(planning: Planning, rows: DataFrame) -> KeptRows:
     """How the rows of a part of a query are kept; they have no key."""
     settings = replace(planning.settings, sink_key=None)
     plan = read_plan(planning.catalyst, rows)

@@ -1,7 +1,15 @@
-"""Hidden tables that stand for versions of others: brought to the versions that a refresh goes to.
+"""Hidden tables: each has what a part of a view's query gives, as of versions of the tables that this reads.
 
 Each commit of one says which versions of which tables it stands for, so a step that is repeated after a crash
-finds its versions there.
+finds its versions there. They lie in the folder of the view, and their names say what they mean:
+
+    KeptTable                                   what all have in common
+    ├─ RowsTable                                refreshed as a view is: by changes of its rows, or all of them
+    │  │    MEANING-input                       the rows of a part, with the indexes that are needed
+    │  │    MEANING-top-LINE                    the first rows of an order
+    │  │    MEANING-rows-INDEXES                the results of a stage
+    │  └─ StageTable, MEANING                   the sums of an aggregate
+    └─ PartitionTable, MEANING-partitions       what partitions and groups give that are computed again
 """
 
 from __future__ import annotations
@@ -10,12 +18,14 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from planner.plan.expressions import Aggregation, Call, Column, walk_expression
@@ -25,7 +35,7 @@ from planner.plan.trees import expressions, walk
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.drawing import Part, keys_of, named
 from planner.views.inputs import Planning
-from planner.views.moves import Versions, bases_of
+from planner.views.moves import Bases, Versions, bases_of
 from planner.views.stages import Folders, Tables
 from upsert.errors import CommitConflictError, SchemaError, TableNotFoundError
 from upsert.managed import frames
@@ -49,39 +59,39 @@ _IDS: Final = -2_120_000_000
 """Ids for the columns of a plan that is only looked at, below all that rules draw."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class KeptTable(ABC):
     """A hidden table in place of a part of a view's plan, which may not be there yet.
 
     Attributes:
+        planning: of the view.
         path: its folder.
-        schema: its columns, of which the first ones are those of the part.
+        schema: its columns, of which the first ones are most often those of the part.
+        columns: those of the part, in the plan.
         tables: what its rows are of, at the versions at which the plan reads it.
-        bases: the same tables.
+        options: those that other such tables have not.
+        row_count: about how many rows it will have, if that is known.
+        kind: what EXPLAIN calls it.
     """
 
-    def __init__(
-        self,
-        planning: Planning,
-        path: str,
-        schema: TableSchema,
-        columns: Sequence[Column],
-        tables: Tables,
-        *,
-        buckets: int | None = None,
-        rows: int | None = None,
-    ) -> None:
-        """Of a part with such columns, in as many buckets as its tables ask for if that is not said.
+    planning: Planning
+    path: str
+    schema: TableSchema
+    columns: Sequence[Column]
+    tables: Tables
+    options: Mapping[str, str] = field(default_factory=dict)
+    row_count: int | None = None
+    kind: ClassVar[str] = "table"
 
-        It has about so many ``rows``, if that is known.
-        """
-        self._planning = planning
-        self.path = path
-        self.schema = schema
-        self._columns = columns
-        self._buckets = buckets or buckets_for(tables)
-        self.tables = tables
-        self.bases = bases_of(tables)
-        self._row_count = rows
+    @cached_property
+    def bases(self) -> Bases:
+        """Folders of the tables that its rows are of, by their uuids."""
+        return bases_of(self.tables)
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The columns of its first index; () for none."""
+        return self.schema.indexes[0].columns if self.schema.indexes else ()
 
     @property
     @abstractmethod
@@ -96,10 +106,6 @@ class KeptTable(ABC):
             CommitConflictError: another process has brought it further.
         """
 
-    def brought(self, versions: Versions, rows: Callable[[Versions, Costs], Computed]) -> tuple[Table, int]:
-        """The table and that snapshot, by rows as of the function `brought`."""
-        return brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
-
     @property
     def name(self) -> str:
         """That of its folder."""
@@ -108,14 +114,14 @@ class KeptTable(ABC):
     @property
     def title(self) -> str:
         """Its name, its keys, and its rows as far as they are known."""
-        keys = keys_of(self.schema)
-        return f"table {self.name}{f' ({keys})' if keys else ''}, {self._planning.rows_in_words(self.path)}"
+        keys, rows = keys_of(self.schema), self.planning.rows_in_words(self.path)
+        return f"{self.kind} {self.name}{f' ({keys})' if keys else ''}, {rows}"
 
     @property
     def planned(self) -> Project:
         """The part as what is read of the table, for a plan that is only looked at."""
-        read = ManagedTable(self.name, self.path, self.schema, self._buckets, rows=self._row_count)
-        return _read_of(read, self._columns)
+        read = ManagedTable(self.name, self.path, self.schema, _buckets_for(self.tables), rows=self.row_count)
+        return _read_of(read, self.columns)
 
     def node(self, versions: Versions) -> Relation:
         """The part as what is read of the table at some versions of the base tables.
@@ -125,16 +131,20 @@ class KeptTable(ABC):
         Raises:
             CommitConflictError: another process has brought it further.
         """
-        catalyst, table = self._planning.catalyst, self.opened()
-        is_explained = self._planning.view.scratch is not None
+        catalyst, table = self.planning.catalyst, self.opened()
+        is_explained = self.planning.view.scratch is not None
         version = table.snapshot().info.data_version if is_explained else self.at(versions)
-        read = frames.read(catalyst.session, self.path, version)
-        return relation(catalyst, self._columns, catalyst.analyzed(read), self.name)
+        read = catalyst.analyzed(self.read(version))
+        return relation(catalyst, self.columns, read, f"{self.kind} {self.name}")
+
+    def read(self, version: int) -> DataFrame:
+        """The rows of the part, and maybe more columns after its own, in a snapshot of the table."""
+        return frames.read(self.planning.catalyst.session, self.path, version)
 
     @property
     def is_there(self) -> bool:
         """Whether an earlier plan has made the table."""
-        return self._planning.has(self.path)
+        return self.planning.has(self.path)
 
     @property
     def uuid(self) -> str:
@@ -145,58 +155,58 @@ class KeptTable(ABC):
         """The table, made if this is the first time."""
         with suppress(TableNotFoundError):
             return Table.open(self.path)
-        return Table.create(self.path, self.schema, {"bucket": str(self._buckets)}, if_not_exists=True)
+        options = {"bucket": str(_buckets_for(self.tables)), **self.options}
+        return Table.create(self.path, self.schema, options, if_not_exists=True)
 
     def known_at(self, versions: Versions) -> int | None:
         """The snapshot that stands for some versions of the base tables, if there is one."""
         if not self.bases.keys() <= versions.keys():
             return None
-        return snapshot_of(self.opened(), {uuid: versions[uuid] for uuid in self.bases})
+        return _snapshot_of(self.opened(), {uuid: versions[uuid] for uuid in self.bases})
 
+    def brought(self, versions: Versions, rows: Callable[[Versions, Costs], Computed]) -> int:
+        """The table's snapshot that stands for some versions of the base tables.
 
-def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Computed]) -> tuple[Table, int]:
-    """A table that stands for versions of others, and its snapshot that stands for certain ones.
+        Args:
+            versions: of these and maybe other tables.
+            rows: what brings it there from the versions that it stands for, by what earlier refreshes took.
 
-    Args:
-        table: the table.
-        target: the versions.
-        rows: what brings it there from the versions that it stands for, by what earlier refreshes took.
-
-    Raises:
-        CommitConflictError: another process has brought it further.
-        Exception: what the computation raises, with a note that names the table.
-    """
-    if (found := snapshot_of(table, target)) is not None:
-        return table, found
-    rows_before = table.snapshot()
-    head = rows_before.info
-    known = head.base_versions or {}
-    if any(known.get(uuid, 0) > version for uuid, version in target.items()):
-        raise CommitConflictError(
-            f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at {dict(known)}: "
-            "another process has refreshed the view; refresh it again"
-        )
-
-    def bring(costs: Costs) -> None:
-        computed = rows(known, costs)
-        stands_for = StandsFor(target, head.data_version, computed.refresh)
-        changes = computed.rows
-        is_replaced = computed.are_all and bool(known)
-        if is_replaced and isinstance(changes, pa.Table) and _is_compared(rows_before):
-            changes = signed_rows(
-                table.layout, rows_before.scan(), collected(changes), f"hidden table {table.name!r}"
+        Raises:
+            CommitConflictError: another process has brought it further.
+            Exception: what the computation raises, with a note that names the table.
+        """
+        table, target = self.opened(), {uuid: versions[uuid] for uuid in self.bases}
+        if (found := _snapshot_of(table, target)) is not None:
+            return found
+        head = table.snapshot()
+        known = head.info.base_versions or {}
+        if any(known.get(uuid, 0) > version for uuid, version in target.items()):
+            raise CommitConflictError(
+                f"hidden table {table.name!r} must be at the versions {target} or earlier ones, it is at "
+                f"{dict(known)}: another process has refreshed the view; refresh it again"
             )
-            is_replaced = False
-        frames.commit(changes, table.path, stands_for, overwrite=is_replaced)
+        try:
+            tried(
+                Costs.after(head.info.refresh, head.info.time_ms),
+                lambda costs: _commit(table, head, target, rows(known, costs)),
+            )
+        except Exception as error:  # each error says where it happened
+            shown = "EXPLAIN MATERIALIZED VIEW shows it"
+            error.add_note(f"while hidden table {table.name!r} was computed; {shown}")
+            raise
+        found = _snapshot_of(table, target)
+        assert found is not None  # the commit says so, or has raised
+        return found
 
-    try:
-        tried(Costs.after(head.refresh, head.time_ms), bring)
-    except Exception as error:  # each error says where it happened
-        error.add_note(f"while hidden table {table.name!r} was computed; EXPLAIN MATERIALIZED VIEW shows it")
-        raise
-    found = snapshot_of(table, target)
-    assert found is not None  # the commit says so, or has raised
-    return table, found
+
+def _commit(table: Table, head: Snapshot, target: Versions, computed: Computed) -> None:
+    """Let a table stand for versions of others by what was computed of the state that it is in."""
+    stands_for = StandsFor(target, head.info.data_version, computed.refresh)
+    changes, is_replaced = computed.rows, computed.are_all and bool(head.info.base_versions)
+    if is_replaced and isinstance(changes, pa.Table) and _is_compared(head):
+        changes = signed_rows(table.layout, head.scan(), collected(changes), f"hidden table {table.name!r}")
+        is_replaced = False
+    frames.commit(changes, table.path, stands_for, overwrite=is_replaced)
 
 
 def _is_compared(rows: Snapshot) -> bool:
@@ -207,7 +217,7 @@ def _is_compared(rows: Snapshot) -> bool:
     return are_few(rows) and not rows.layout.merge.needs_present_rows
 
 
-def snapshot_of(table: Table, versions: Versions) -> int | None:
+def _snapshot_of(table: Table, versions: Versions) -> int | None:
     """The newest snapshot that stands for these versions."""
     for info in table.published.backwards():
         known = info.base_versions or {}
@@ -250,8 +260,16 @@ def relation(catalyst: Catalyst, columns: Sequence[Column], made: JavaObject, na
 
 def bag_schema(rows: t.StructType, indexes: Sequence[Sequence[str]]) -> TableSchema:
     """The schema of a table of such rows without a key."""
-    columns = (TableColumn(field.name, stored_type(field, "a stage"), field.nullable) for field in rows)
-    return TableSchema(tuple(columns), (), indexes=tuple(Index.over(list(names)) for names in indexes))
+    never_null = [field.name for field in rows if not field.nullable]
+    columns = columns_of(rows, never_null)
+    return TableSchema(columns, (), indexes=tuple(Index.over(list(names)) for names in indexes))
+
+
+def columns_of(rows: t.StructType, never_null: Collection[str]) -> tuple[TableColumn, ...]:
+    """The columns of a table of such rows, of which some are never NULL."""
+    return tuple(
+        TableColumn(one.name, stored_type(one, "a stage"), one.name not in never_null) for one in rows
+    )
 
 
 def can_keep(rows: t.StructType, indexes: Sequence[Sequence[str]]) -> bool:
@@ -298,13 +316,13 @@ def row_count(tables: Tables) -> int:
     return sum(read.rows or 0 for read, _ in tables)
 
 
-def buckets_for(tables: Tables) -> int:
+def _buckets_for(tables: Tables) -> int:
     """How many buckets a hidden table of some tables has: as many as these, fewer if they are small.
 
     >>> import pyarrow as pa
     >>> schema = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
     >>> sales = ManagedTable("sales", "/sales", schema, buckets=8, rows=1_000_000)
-    >>> buckets_for(((sales, 1),)), buckets_for(((replace(sales, rows=25_000_000), 1),))
+    >>> _buckets_for(((sales, 1),)), _buckets_for(((replace(sales, rows=25_000_000), 1),))
     (1, 3)
     """
     return min(max(read.buckets for read, _ in tables), most_rows(tables) // _ROWS_OF_BUCKET + 1)

@@ -23,8 +23,9 @@ from planner.plan.expressions import Column
 from planner.plan.nodes import Aggregate, Relation
 from planner.plan.trees import transform_down
 from planner.spark.catalyst import Catalyst
+from planner.spark.template import Template
 from planner.views.drawing import Part
-from planner.views.inputs import Planning
+from planner.views.inputs import Input, Planning
 from planner.views.kept_table import (
     COLUMN,
     KeptTable,
@@ -36,7 +37,7 @@ from planner.views.kept_table import (
 )
 from planner.views.moves import Move, Versions
 from planner.views.partitions import Partitions, relation_below
-from planner.views.rows_table import KeptRows, RowsTable
+from planner.views.rows_table import KeptRows, RowsTable, rows_table
 from planner.views.stages import meant
 from upsert.managed import frames
 from upsert.schema import TableSchema
@@ -252,96 +253,53 @@ def _changes(source: OwnRows | RowsTable, since: int, until: int, *, is_small: b
         yield changed.select(list(source.by))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PartitionTable(KeptTable):
-    """The table of what one part of a query gives, partition by partition."""
+    """The table of what one part of a query gives, partition by partition.
 
-    def __init__(
-        self,
-        planning: Planning,
-        part: Partitions,
-        source: OwnRows | RowsTable,
-        touched: TouchedRows,
-        made: DataFrame,
-        indexes: Sequence[Sequence[int]],
-    ) -> None:
-        """Use ``of``."""
-        self._part = part
-        self._source = source
-        self._template = planning.template(made, (touched,))
-        self._by = [name for name in made.columns if not name.startswith(COLUMN)]
-        schema = bag_schema(made.schema, [self._by, *_looked_up(indexes)])
-        json = str(schema.to_json())
-        meaning = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
-        self._consumer = f"{planning.consumer}-{meaning}"
-        path = planning.folder_of(f"{meaning}-partitions", most_rows(part.tables))
-        super().__init__(planning, path, schema, part.top.columns, part.tables)
+    Attributes:
+        partitions: the part.
+        source: where the rows of a partition are found.
+        template: what gives the part for the rows of some partitions, or of all.
+        consumer: what holds changes of the source until they have been read.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        planning: Planning,
-        part: Partitions,
-        keep: Callable[[DataFrame], KeptRows],
-        indexes: Sequence[Sequence[int]],
-    ) -> PartitionTable | None:
-        """The table of a part, which may not be there yet; None if its values cannot be kept.
-
-        Args:
-            planning: of the view.
-            part: the part.
-            keep: finds out how the rows of a query are kept.
-            indexes: by which columns of the part, by their numbers, rows are looked up.
-        """
-        catalyst = planning.catalyst
-        source = OwnRows.of(part) or _hidden_rows(planning, part, keep)
-        if source is None:
-            return None
-        if isinstance(source, OwnRows):
-            touched = TouchedRows(catalyst, source, source.names, source.where)
-            leaf = relation(catalyst, source.columns, touched.leaf, "partitions")
-            known = {id(source.relation): leaf}
-            child = transform_down(part.child, lambda node: known.get(id(node), node))
-            made = _named(planning.built(part.over(child)), part)
-        else:
-            names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
-            touched = TouchedRows(catalyst, source, names)
-            leaf = relation(catalyst, part.needed, touched.leaf, "partitions")
-            made = _hashed(catalyst, _named(planning.built(part.over(leaf)), part))
-        if not can_keep(made.schema, _looked_up(indexes)):
-            return None
-        return cls(planning, part, source, touched, made, indexes)
+    partitions: Partitions
+    source: OwnRows | RowsTable
+    template: Template[Input]
+    consumer: str
 
     @property
     def part(self) -> Part:
         """What it is, and what moves it."""
-        what = "groups" if isinstance(self._part.node, Aggregate) else "partitions"
+        what = "groups" if isinstance(self.partitions.node, Aggregate) else "partitions"
         kept = f"by {what}: those with changed rows are computed again, all others stay"
-        found = f"the rows of a {what[:-1]} are looked up in {os.path.basename(self._source.path)}"
-        inputs = () if isinstance(self._source, OwnRows) else (self._source.part,)
-        reads = frozenset((os.path.basename(self._source.path),)) if not inputs else frozenset[str]()
-        return Part(self.name, self.title, (kept, found), meant(self._part.top), inputs, reads)
+        found = f"the rows of a {what[:-1]} are looked up in {os.path.basename(self.source.path)}"
+        inputs = () if isinstance(self.source, OwnRows) else (self.source.part,)
+        reads = frozenset((os.path.basename(self.source.path),)) if not inputs else frozenset[str]()
+        return Part(self.name, self.title, (kept, found), meant(self.partitions.top), inputs, reads)
 
     def at(self, versions: Versions) -> int:
         """As of a `KeptTable`."""
         own = self.opened()
 
         def rows(known: Versions, costs: Costs) -> Computed:
-            source, to = self._source.opened(), self._source.at(versions)
-            since = self._source.known_at(known)
+            source, to = self.source.opened(), self.source.at(versions)
+            since = self.source.known_at(known)
             begin = {} if since is None else {source.uuid: since}
             bases, end = {source.uuid: source.path}, {source.uuid: to}
-            move = self._planning.move(bases, begin, end, costs, self._consumer)
+            move = self.planning.move(bases, begin, end, costs, self.consumer)
             if move.step is None or since is None:
-                return Computed(self._planning.computed(self._template, move), move.refresh, are_all=True)
-            session = self._planning.catalyst.session
-            keys = touched_by(self._source, since, to, session, is_small=move.is_small)
+                return Computed(self.planning.computed(self.template, move), move.refresh, are_all=True)
+            session = self.planning.catalyst.session
+            keys = touched_by(self.source, since, to, session, is_small=move.is_small)
             if isinstance(keys, DataFrame):  # to be joined with the rows of now and of before
                 done.callback(keys.persist().unpersist)
             touched = replace(move, partitions=keys)
             return Computed(self._differing(own, touched), move.refresh, are_all=False)
 
         with ExitStack() as done:
-            return self.brought(versions, rows)[1]
+            return self.brought(versions, rows)
 
     def _differing(self, own: Table, move: Move) -> DataFrame | pa.Table:
         """What makes the rows of some partitions those of a version, with kinds."""
@@ -349,20 +307,62 @@ class PartitionTable(KeptTable):
         head, names = own.snapshot(), own.schema.names
         if isinstance(keys, pa.Table) and not keys.num_rows:
             return pa.table({})  # to be said all the same: the rows are those of other versions now
-        new = self._planning.computed(self._template, move)
+        new = self.planning.computed(self.template, move)
         if isinstance(new, pa.Table):
-            old = few(head, self._by, keys, names)
+            old = few(head, self.by, keys, names)
             if old is not None:
-                return signed_rows(own.layout, old, collected(new), f"stage {own.path!r}")
-            new = self._planning.catalyst.session.createDataFrame(new.combine_chunks())
+                return signed_rows(own.layout, old, collected(new), f"hidden table {own.name!r}")
+            new = self.planning.catalyst.session.createDataFrame(new.combine_chunks())
         version = head.info.data_version
-        before = many(self._planning.catalyst, self.path, version, self._by, keys)
+        before = many(self.planning.catalyst, self.path, version, self.by, keys)
         return difference(before.select(*names), new, ())
 
 
-def _looked_up(indexes: Sequence[Sequence[int]]) -> list[list[str]]:
-    """Names of columns for their numbers."""
-    return [[f"{COLUMN}{number}" for number in numbers] for numbers in indexes]
+def partition_table(
+    planning: Planning,
+    part: Partitions,
+    keep: Callable[[DataFrame], KeptRows],
+    indexes: Sequence[Sequence[int]],
+) -> PartitionTable | None:
+    """The table of a part, which may not be there yet; None if its values cannot be kept.
+
+    Args:
+        planning: of the view.
+        part: the part.
+        keep: finds out how the rows of a query are kept.
+        indexes: by which columns of the part, by their numbers, rows are looked up.
+    """
+    catalyst, looked_up = planning.catalyst, [[f"{COLUMN}{number}" for number in one] for one in indexes]
+    source = OwnRows.of(part) or _hidden_rows(planning, part, keep)
+    if source is None:
+        return None
+    if isinstance(source, OwnRows):
+        touched = TouchedRows(catalyst, source, source.names, source.where)
+        leaf = relation(catalyst, source.columns, touched.leaf, "partitions")
+        known = {id(source.relation): leaf}
+        child = transform_down(part.child, lambda node: known.get(id(node), node))
+        made = _named(planning.built(part.over(child)), part)
+    else:
+        names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
+        touched = TouchedRows(catalyst, source, names)
+        leaf = relation(catalyst, part.needed, touched.leaf, "partitions")
+        made = _hashed(catalyst, _named(planning.built(part.over(leaf)), part))
+    if not can_keep(made.schema, looked_up):
+        return None
+    by = [name for name in made.columns if not name.startswith(COLUMN)]
+    schema = bag_schema(made.schema, [by, *looked_up])
+    meaning = meaning_of(catalyst, part.top, meant(part.top), part.tables, str(schema.to_json()))
+    return PartitionTable(
+        planning=planning,
+        path=planning.folder_of(f"{meaning}-partitions", most_rows(part.tables)),
+        schema=schema,
+        columns=part.top.columns,
+        tables=part.tables,
+        partitions=part,
+        source=source,
+        template=planning.template(made, touched),
+        consumer=f"{planning.consumer}-{meaning}",
+    )
 
 
 def _hidden_rows(
@@ -377,7 +377,8 @@ def _hidden_rows(
     hashed = _hashed(planning.catalyst, rows)
     if not can_keep(hashed.schema, [[PARTITION]]):
         return None
-    return RowsTable(planning, part.rows, part.tables, hashed, keep(hashed), [[PARTITION]], part.needed)
+    kept = keep(hashed)
+    return rows_table(planning, part.rows, part.tables, hashed, kept, [[PARTITION]], part.needed)
 
 
 def _named(made: DataFrame, part: Partitions) -> DataFrame:

@@ -24,7 +24,7 @@ from planner.plan.nodes import Aggregate, Opaque, Output, Plan, Project, Wrapper
 from planner.plan.trees import children
 from planner.settings import Settings
 from planner.views.inputs import Planning
-from planner.views.kept_table import COLUMN, can_keep, meaning_of
+from planner.views.kept_table import COLUMN, bag_schema, can_keep, meaning_of, named_tables
 from planner.views.moves import versions_of
 from planner.views.rows_table import KeptRows, Line, RowsTable
 from planner.views.stages import Tables, changes_of, meant
@@ -144,7 +144,7 @@ def _is_in_order(node: Plan) -> bool:
     return is_limit or isinstance(node, Project | Wrapper)
 
 
-def table_of(
+def top_table(
     planning: Planning, top: Top, keep: Callable[[DataFrame], KeptRows], *, must_be_there: bool = False
 ) -> RowsTable | None:
     """The table of the first rows of an order, which may not be there yet; None if it cannot have them.
@@ -175,9 +175,18 @@ def table_of(
     meaning = meaning_of(catalyst, plan, meant(plan), top.tables, words)
 
     def table(line: Line) -> RowsTable:
-        kept = rows.up_to(line.key)
-        name = f"{meaning}{_MARK}{_short(line)}"
-        return RowsTable(planning, plan, top.tables, kept, keep(kept), (), plan.columns, name, line)
+        first, words = rows.up_to(line.key), named_tables(top.tables)
+        return RowsTable(
+            planning=planning,
+            path=planning.folder_of(f"{meaning}{_MARK}{_short(line)}", line.most),
+            schema=replace(bag_schema(first.schema, ()), comment=json.dumps(line.to_json())),
+            columns=plan.columns,
+            tables=top.tables,
+            kept=keep(first),
+            moved=f"the first rows of an order, moved by a step of {words}",
+            shown=meant(plan),
+            line=line,
+        )
 
     known = _known_line(planning, meaning, top.shown) if planning.view.uuid else None
     if known is None and must_be_there:

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 from deltajoin.cli.command import reason_of
 from planner.views.inputs import Planning
-from planner.views.keep import FROM_HIDDEN
 from planner.views.partition_table import touched_by
+from planner.views.rows_table import FROM_HIDDEN
 from tests.in_duckdb import duckdb_with
 from tests.planner.views.conftest import SetWay
 from tests.upsert.views.shops import QUERIES, change, counted, expected, int32, made, rows_of
