@@ -9,6 +9,7 @@ nowhere is lost within a finalizer, and would break off a cancellation that is u
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -42,6 +43,9 @@ from upsert.sql.statements import DescribeTable, ExplainView, RefreshView
 _AGAIN_S: Final = 0.2
 """Between two looks at work that runs, and between two attempts to cancel it: it may have jobs in turn."""
 
+_APART_S: Final = 1.0
+"""Between two signals of a user's; `timeout` and systemd send the same one to a process and to its group."""
+
 
 def done_or_cancelled(
     thread: ThreadPoolExecutor, work: Callable[[], None], cancel: Callable[[], None], noted: Sequence[int]
@@ -61,20 +65,40 @@ def done_or_cancelled(
 
 
 @contextmanager
-def signals_noted(*numbers: signal.Signals) -> Iterator[list[int]]:
-    """A list that signals are put into, instead of ending the process, or a call into the JVM, half-way."""
+def signals_noted(*numbers: signal.Signals, is_last: bool = False) -> Iterator[list[int]]:
+    """A list that signals are put into, instead of ending the process, or a call into the JVM, half-way.
+
+    With ``is_last`` one that comes a second after the first ends the process at once.
+    """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received  # signals are the main thread's business
         return
-    before = {
-        number: signal.signal(number, lambda number, _frame: received.append(number)) for number in numbers
-    }
+    began = 0.0
+
+    def note(number: int, _: object) -> None:
+        nonlocal began
+        if not received:
+            began = time.monotonic()
+        elif is_last and time.monotonic() - began >= _APART_S:
+            _end_at_once(number)
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield received
     finally:
         for number, handled in before.items():
             signal.signal(number, handled)
+
+
+def _end_at_once(number: int) -> NoReturn:
+    """End as a process that is killed does; the JVM ends with it, and the checkpoints know what is done."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # the cursor, which a table that changes has hidden
+    with suppress(OSError):
+        os.write(2, b"ended at once, before its queries have stopped; the next run continues from there\n")
+    os._exit(128 + number)
 
 
 app = typer.Typer()
@@ -130,7 +154,7 @@ def _run_and_follow(text: str, session: Session, thread: ThreadPoolExecutor, out
     with signals_noted(signal.SIGINT) as noted:
         done_or_cancelled(thread, partial(session.run_script, text), session.cancel, noted)
     if session.started:
-        with signals_noted(signal.SIGINT, signal.SIGTERM) as stopped:
+        with signals_noted(signal.SIGINT, signal.SIGTERM, is_last=True) as stopped:
             session.stopped = stopped
             follow(session.started, output, stopped)
 
@@ -157,11 +181,12 @@ def run(
 ) -> None:
     """Run the streaming statements of a file until they are stopped, and show their progress.
 
-    All statements are checked first. Ctrl-C and SIGTERM stop the queries; a later run continues from there.
+    All statements are checked first. Ctrl-C and SIGTERM stop the queries; a later run continues from there. A
+    second one ends the command at once.
     """
     with (
         errors_printed(as_json=as_json, trace=trace) as output,
-        signals_noted(signal.SIGINT, signal.SIGTERM) as stopped,
+        signals_noted(signal.SIGINT, signal.SIGTERM, is_last=True) as stopped,
         _ended_together(stopped),
         closing(Session(warehouse, output, conf or (), master, params=params or ())) as session,
     ):

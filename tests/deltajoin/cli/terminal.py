@@ -56,13 +56,13 @@ class Terminal:
         self.type(f"{line}\r")
         return self.until(answer)
 
-    def end(self) -> str:
-        """What it shows up to its end, which must be a success."""
+    def end(self, code: int = 0) -> str:
+        """What it shows up to its end, with an exit code: that of a success."""
         start = self._seen
         while self._read(SILENT_S):
             pass
         os.close(self._screen)
-        assert self.process.wait(60) == 0, self.shown
+        assert self.process.wait(60) == code, self.shown
         return self.shown[start:]
 
     def _read(self, patience_s: float) -> bool:

@@ -131,6 +131,43 @@ def test_ctrl_c_while_the_command_loads_ends_it_without_a_trace(tmp_path: Path) 
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+STUCK = """
+import time
+from runpy import run_module
+from upsert.store.commit.committer import Committer
+
+def commit(*_, **__):
+    print("no answer", flush=True)
+    time.sleep(3600)
+
+Committer.commit = commit
+run_module("deltajoin", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_job_that_cannot_stop(
+    tmp_path: Path, warehouse: Path, number: signal.Signals
+) -> None:
+    """One within milliseconds is the same: `timeout` sends it to the command and then to its group."""
+    job = tmp_path / "job.sql"
+    job.write_text(
+        "SET 'execution.runtime-mode' = 'streaming';\nSET 'pipeline.name' = 'copies';\n"
+        "INSERT INTO copies SELECT id, word FROM words;\n"
+    )
+    command = ["-c", STUCK, "run", str(job), "-w", str(warehouse), *FLAGS]
+    terminal = Terminal(*command, env=environment(forked=False))
+    terminal.until("no answer")
+    for _ in range(2):
+        os.kill(terminal.process.pid, number)
+    time.sleep(1.5)
+    assert terminal.process.poll() is None
+    os.kill(terminal.process.pid, number)
+    terminal.end(128 + number)
+    assert "ended at once, before its queries have stopped" in terminal.shown
+    assert "Traceback" not in terminal.shown
+
+
 @pytest.mark.long
 def test_queries_of_a_job_that_is_stopped_with_all_of_its_processes_have_not_failed(
     tmp_path: Path, warehouse: Path
