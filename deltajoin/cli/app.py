@@ -95,7 +95,11 @@ def ui(
 
         observer = Observer(warehouse)
         if html is not None:
-            html.write_text(pages.snapshot_file(observer.look(time.time_ns() // 1_000_000)), "utf-8")
+            text = pages.snapshot_file(observer.look(time.time_ns() // 1_000_000))
+            try:
+                html.write_text(text, "utf-8")
+            except OSError as cause:  # a disk without room names no file
+                raise OSError(cause.errno, cause.strerror, str(html)) from cause
             output.say(f"{html}: written")
             return
         shown = f"[{host}]" if ":" in host else host

@@ -6,6 +6,7 @@ A command that fails prints a sentence, and its exit code says which kind of err
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import sys
@@ -34,6 +35,7 @@ from upsert.errors import (
 )
 from upsert.show.terminal import RowGrid
 from upsert.show.values import plain, rows_of, visible
+from upsert.store.storage.base import NO_ROOM
 
 EXECUTE: Final = "SQL, streaming jobs, materialized views"
 LOOK: Final = "Look at tables and queries"
@@ -251,4 +253,10 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         what = f"{error.filename!r}: {error.strerror}"
         return f"{what}; see that it can be reached, may be used and has room, and run this again"
+    if isinstance(error, OSError) and error.errno in (*NO_ROOM, errno.EFBIG):
+        # Python names no file where it writes the output that a command was started with
+        return (
+            f"the output: must be written where there is room, got {error.strerror!r}; make room or write it "
+            "to another file, and run this again"
+        )
     return str(error).strip()

@@ -13,7 +13,7 @@ from rich.live import Live
 
 from deltajoin.cli.command import Output, reason_of
 from upsert.catalog.query_records import is_micro_batch
-from upsert.errors import UpsertError
+from upsert.errors import UpsertError, own_error
 from upsert.retry import retried
 from upsert.show.terminal import RowGrid
 from upsert.views.progress import METRICS
@@ -63,8 +63,11 @@ def follow(
             f"query {name} has failed: {reason_of(failure).removesuffix('.')}"
             for name, failure in log.failed.items()
         )
+        # an error of this project's own says itself what to do about it
+        has_remedy = own_error(next(reversed(log.failed.values()))) is not None
         raise JobFailedError(
-            "; ".join(failed) + "; correct the cause and run the job again, it continues from its checkpoints"
+            f"{'; '.join(failed)}; {'then' if has_remedy else 'correct the cause and'} run the job again, it "
+            "continues from its checkpoints"
         ) from next(iter(log.failed.values()))
 
 

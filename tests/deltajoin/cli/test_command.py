@@ -6,8 +6,11 @@ Rows are a table or records, and nothing in them commands the terminal.
 import errno
 import json
 import os
+import subprocess
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyspark
@@ -22,7 +25,7 @@ from typer.testing import CliRunner
 from deltajoin import __version__
 from deltajoin.cli.app import app
 from deltajoin.cli.command import Exit, Output, errors_printed
-from upsert import types
+from upsert import Catalog, types
 from upsert.errors import ConfigurationError
 from upsert.show.terminal import RowGrid
 from upsert.show.values import rows_of
@@ -36,6 +39,28 @@ def test_a_disk_or_a_server_that_fails_is_told_in_one_line(capsys: pytest.Captur
     said = capsys.readouterr().err
     assert said.startswith("error: '/w/t': No space left on device; ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_output_that_has_no_room_is_told_as_such(tmp_path: Path, options: list[str]) -> None:
+    """Python names no file then."""
+    Catalog(tmp_path).sql("CREATE TABLE t (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    command = [sys.executable, "-m", "deltajoin", "tables", "-w", str(tmp_path), *options]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == Exit.FAILED
+    assert (
+        "the output: must be written where there is room, got 'No space left on device'; make" in done.stderr
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_page_that_has_no_room_names_its_file(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["ui", "-w", str(tmp_path), "--html", "/dev/full"])
+    assert done.exit_code == Exit.FAILED
+    assert done.stderr.startswith("error: '/dev/full': No space left on device; see that it")
 
 
 def test_it_is_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,8 @@ def test_one_query_that_fails_is_told_in_a_line_while_the_others_go_on(
     (error,) = (json.loads(line) for line in done.stderr.splitlines())
     assert error["error"] == "JobFailedError"
     assert of["sizes"][1]["message"] in error["message"]
+    assert error["message"].endswith("; then run the job again, it continues from its checkpoints")
+    assert "correct the cause" not in error["message"], "what to do is said, once"
     assert "\n" not in error["message"]
     assert Catalog(warehouse).table("copies").snapshot().scan().num_rows == 3
 
@@ -191,6 +193,7 @@ def test_a_log_has_a_line_a_micro_batch_and_the_trace_comes_on_request(
     assert first.startswith("error: query job: ")
     assert " has failed: [DIVIDE_BY_ZERO] Division by zero. " in first, "what Spark says of the micro-batch"
     assert ".;" not in first
+    assert "; correct the cause and run the job again, it continues" in first
     assert any("JobFailedError" in line for line in trace)
     assert any("StreamingQueryException" in line for line in trace)
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -134,6 +135,21 @@ def test_a_full_disk_commits_nothing_and_the_writer_goes_on_when_there_is_room(
         with pytest.raises(StorageError, match="No space left on device'; make room on the disk") as told:
             table.write(rows(50).append_column("note", pa.nulls(12, pa.string())))
         assert os.fspath(told.value.filename).startswith(table.root)
+    assert said(table.path) == before
+    table.write(rows(50).append_column("note", pa.nulls(12, pa.string())))
+    assert said(table.path) != before
+
+
+def test_a_limit_of_the_size_of_files_commits_nothing_and_is_named(tmp_path: Path) -> None:
+    """What `ulimit -f` says; Python has the system's signal ignored."""
+    table = new_table(tmp_path / "t", 3, {})
+    before, limits = said(table.path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=r"got 'File too large'; raise the limit .* \(ulimit -f\)"):
+            table.write(rows(50).append_column("note", pa.nulls(12, pa.string())))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert said(table.path) == before
     table.write(rows(50).append_column("note", pa.nulls(12, pa.string())))
     assert said(table.path) != before

@@ -192,6 +192,7 @@ _NO_DISK: Final = (*_ANSWERS, ConnectionError, TimeoutError)
 _REMEDIES: Final = {
     errno.EACCES: "give this process's user the right to the file and its folder",
     errno.EPERM: "give this process's user the right to the file and its folder",
+    errno.EFBIG: "raise the limit of the size of files of this process (ulimit -f)",
     errno.EISDIR: "move the folder away that is where a file should be",
     errno.EROFS: "mount the disk for writing, or choose another one",
     errno.ENOSPC: "make room on the disk",
