@@ -65,6 +65,7 @@ def test_killed_within_a_micro_batch(tmp_path: Path, points: list[str]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("keyed", [True, False], ids=["into a table with a key", "into one without"])
 def test_every_kind_of_change_comes_once_though_each_step_of_a_micro_batch_was_killed(
     tmp_path: Path, keyed: bool
