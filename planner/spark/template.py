@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from planner.spark.catalyst import Catalyst, JavaObject
@@ -29,29 +30,38 @@ class _Part:
 
 
 class Template(Generic[Input]):
-    """A plan whose inputs are put in when it runs.
-
-    Attributes:
-        inputs: what was said of each of them, in their order.
-    """
+    """A plan whose inputs are put in when it runs; it is made when it is wanted first, for many never are."""
 
     def __init__(
-        self, catalyst: Catalyst, plan: JavaObject, input_of: Callable[[JavaObject], Input | None]
+        self,
+        catalyst: Catalyst,
+        plan: Callable[[], JavaObject],
+        input_of: Callable[[JavaObject], Input | None],
     ) -> None:
         """Of an analysed plan; ``input_of`` says which nodes are inputs, with all that is below them."""
-        self.inputs: list[Input] = []
         self._catalyst = catalyst
-        self._root = self._part(plan, input_of)
+        self._plan = plan
+        self._input_of = input_of
+
+    @property
+    def inputs(self) -> list[Input]:
+        """What was said of each input, in their order."""
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[_Part, list[Input]]:
+        inputs: list[Input] = []
+        return self._part(self._plan(), inputs), inputs
 
     def over(self, leaves: Sequence[JavaObject]) -> JavaObject:
         """The plan over other leaves, one for each input, under the ids of its columns."""
-        return self._made(self._root, leaves)
+        return self._made(self._read[0], leaves)
 
-    def _part(self, node: JavaObject, input_of: Callable[[JavaObject], Input | None]) -> _Part:
-        if (found := input_of(node)) is not None:
-            self.inputs.append(found)
-            return _Part(node, number=len(self.inputs) - 1)
-        children = tuple(self._part(child, input_of) for child in self._catalyst.children(node))
+    def _part(self, node: JavaObject, inputs: list[Input]) -> _Part:
+        if (found := self._input_of(node)) is not None:
+            inputs.append(found)
+            return _Part(node, number=len(inputs) - 1)
+        children = tuple(self._part(child, inputs) for child in self._catalyst.children(node))
         return _Part(node, children if any(child.has_input for child in children) else ())
 
     def _made(self, part: _Part, leaves: Sequence[JavaObject]) -> JavaObject:

@@ -247,8 +247,9 @@ class Planning:
             is_leaf = number is not None and (is_read(node) or not catalyst.children(node))
             return given if is_leaf and catalyst.first_id(node) == number else Source.of(catalyst, node)
 
-        plan = catalyst.rewritten(catalyst.analyzed(df), *_FEWER_COLUMNS)
-        return Template(catalyst, plan, input_of)
+        return Template(
+            catalyst, lambda: catalyst.rewritten(catalyst.analyzed(df), *_FEWER_COLUMNS), input_of
+        )
 
     def computed(self, template: Template[Input], move: Move) -> DataFrame | pa.Table:
         """What a plan gives for a refresh: its rows, if all of its inputs are few, else a DataFrame."""

@@ -78,9 +78,24 @@ def few_rows(spark: SparkSession, query: str) -> FewRows:
     def input_of(node: JavaObject) -> JavaObject | None:
         return node if class_name(node) == "LocalRelation" else None
 
-    template = Template(catalyst, catalyst.analyzed(df), input_of)
+    template = Template(catalyst, lambda: catalyst.analyzed(df), input_of)
     leaves = [(leaf, catalyst.struct(catalyst.output(leaf))) for leaf in template.inputs]
     return FewRows(catalyst, template, leaves, OneTask(small_session(spark)))
+
+
+def test_the_plan_of_a_template_is_made_once_and_when_it_is_wanted(spark: SparkSession) -> None:
+    """Of the two plans of a hidden table, by changes and by all rows, a process may never run one."""
+    catalyst, made = Catalyst(df := spark.range(3)), list[JavaObject]()
+
+    def plan() -> JavaObject:
+        made.append(catalyst.analyzed(df))
+        return made[-1]
+
+    template = Template(catalyst, plan, lambda node: node if not catalyst.children(node) else None)
+    assert not made
+    (leaf,) = template.inputs
+    assert catalyst.dataframe(template.over([leaf])).count() == 3
+    assert len(made) == 1
 
 
 def of_each_input(plan: FewRows, rows: Mapping[str, pa.Table]) -> list[pa.Table]:

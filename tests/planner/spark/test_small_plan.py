@@ -226,7 +226,7 @@ def small_plan(spark: SparkSession, text: str, rows: Mapping[str, pa.Table]) -> 
     def input_of(node: JavaObject) -> JavaObject | None:
         return node if class_name(node) == "LocalRelation" else None
 
-    template = Template(catalyst, catalyst.analyzed(df), input_of)
+    template = Template(catalyst, lambda: catalyst.analyzed(df), input_of)
     leaves = [(leaf, catalyst.struct(catalyst.output(leaf))) for leaf in template.inputs]
     names = ["t" if "kind" in schema.names else "u" for _, schema in leaves]
     return SmallPlan(catalyst, template, leaves, OneTask(small_session(spark))), names
