@@ -96,6 +96,7 @@ def pairs_of(precision: int, scale: int, *numbers: tuple[str, str]) -> tuple[Pai
 @example(pairs_of(38, 0, ("9" * 38, "7"), ("-" + "9" * 38, "7")), pa.decimal128(38, 6))
 @example(pairs_of(38, 0, ("9" * 38, "1")), pa.decimal128(38, 6))
 @example(pairs_of(38, 12, ("1", "9" * 26)), pa.decimal128(38, 38))
+@example(pairs_of(38, 0, ("5", "1" + "0" * 20)), pa.decimal128(38, 6))
 @example(pairs_of(18, 0, ("9" * 18, "1"), ("1", "9" * 18)), pa.decimal128(18, 0))
 @example(pairs_of(18, 0, ("1" + "0" * 17, "1")), pa.decimal128(17, 0))
 @example(([(None, Decimal("0.5"))], pa.decimal128(38, 0), pa.decimal128(38, 38)), pa.decimal128(38, 6))

@@ -390,6 +390,15 @@ def test_a_commit_that_touches_an_untracked_partition_names_it(full: Table) -> N
     assert full.snapshot().scan(where=[("day", "=", "a")]).num_rows == 3
 
 
+def test_of_several_untracked_partitions_one_is_named_though_its_value_may_be_null(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", MULTISET)
+    table.write(rows("NULL 1 x", "a 1 x"))
+    table.alter(TrackPartition({"day": None}, False), TrackPartition({"day": "a"}, False))
+    table.write(rows("NULL 2 x", "a 2 x", "b 2 x"))
+    with pytest.raises(UntrackedChangesError, match=r"snapshot 3 .* false for partition day=a; load"):
+        table.advance(Version.complete(1))
+
+
 def test_a_partition_or_a_table_without_tracking_hides_whole_commits(full: Table) -> None:
     full.alter(TrackPartition({"day": "a"}, False))
     assert not full.write(rows("a 7 q")).info.tracked

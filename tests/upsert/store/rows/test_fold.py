@@ -116,5 +116,9 @@ def test_rows_without_kinds_are_upserts():
     run = fold(layout, *conform(layout, rows), "rows")
     assert run.kinds is None
     assert run.rows["v"].to_pylist() == [2.0]
+    with pytest.raises(ChangelogError, match=r"key \{'a': 1\}: .* got 2 different ones"):
+        fold(layout, *conform(layout, rows), "none")
+    again = fold(layout, *conform(layout, rows.take(pa.array([1, 1, 1]))), "none")
+    assert (again.rows["v"].to_pylist(), again.kinds) == ([2.0], None)
     empty = fold(layout, *conform(layout, rows.slice(0, 0)), "none")
     assert (empty.rows.num_rows, empty.kinds) == (0, None)
