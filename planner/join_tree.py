@@ -447,7 +447,7 @@ class JoinTree:
     def _computed_keys(self, condition: Expr, *sides: Expr) -> Refused:
         """That a condition equates what is computed; a full outer join makes one key of two."""
         values = (substituted(side, self._computed) for side in sides)
-        if any(isinstance(value, Call) and value.name == "Coalesce" for value in values):
+        if any(_is_key_of_several(value) for value in values):
             return Refused(
                 f"{condition} compares a key that is computed of several columns by coalesce, as a full "
                 "outer join USING does, and no index has it",
@@ -461,6 +461,11 @@ class JoinTree:
 
     def _names(self, numbers: frozenset[int]) -> str:
         return " or ".join(dict.fromkeys(repr(self.tables[number].name) for number in sorted(numbers)))
+
+
+def _is_key_of_several(expr: Expr) -> bool:
+    """Whether an expression is the first of several columns that is not NULL."""
+    return isinstance(expr, Call) and expr.name == "Coalesce" and len(columns_of(expr)) > 1
 
 
 def _any_of(parts: Sequence[Expr]) -> Expr:

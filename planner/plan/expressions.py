@@ -103,6 +103,10 @@ class Call:
     What Spark replaces before it runs is read as what stands for it: `k BETWEEN 1 AND 2` as
     `k >= 1 AND k <= 2`.
 
+    >>> collation = Call("ResolvedCollation", (), detail="UNICODE_CI")
+    >>> print(Call("EqualTo", (Call("Collate", (Literal("a", "string"), collation)), Literal("A", "string"))))
+    (('a' COLLATE UNICODE_CI) = 'A')
+
     Attributes:
         is_deterministic: whether the call itself gives the same for the same arguments.
         is_filled_in: whether Spark puts a value of the clock or the session in its place in each micro-batch.
@@ -119,6 +123,9 @@ class Call:
     def __str__(self) -> str:
         if self.name in _SYMBOLS and len(self.args) == 2:
             return f"({self.args[0]} {_SYMBOLS[self.name]} {self.args[1]})"
+        match self:
+            case Call("Collate", (text, Call("ResolvedCollation", detail=collation))):
+                return f"({text} COLLATE {collation})"
         return f"{self.name}({', '.join(str(arg) for arg in self.args)})"
 
 

@@ -154,14 +154,23 @@ _PRUNED: Final = DeltaJoin | RegularJoin | Join | Generate | SlidingWindows
 def prune_columns(node: Plan, _settings: Settings) -> Plan | None:
     """Drop what a Project does not use from the Project, the join or the generator below it.
 
+    A Project that only chooses columns of a delta join, for one above it, is dropped itself.
+
     Spark prunes columns too, but neither into the rows that come from Python, nor from what a regular join
     keeps in its state. Works downwards: a Project that was pruned asks for less. What a delta join compares
     is always read; what nothing above uses does not come out of it, so rows that differ in it alone cancel.
     """
-    if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, _PRUNED):
+    if not isinstance(node, Project) or not isinstance(leaf := chain_of(node).leaf, _PRUNED):
         return None
-    pruned = _pruned(node.child, columns_of(*expressions(node)))
+    used = columns_of(*expressions(node))
+    pruned = _pruned(node.child, used)
+    while isinstance(leaf, DeltaJoin) and isinstance(pruned, Project) and _only_chooses(pruned):
+        pruned = _pruned(pruned.child, used)
     return None if pruned is node.child else with_children(node, [pruned])
+
+
+def _only_chooses(project: Project) -> bool:
+    return not project.known_keys and all(output.value == output.column for output in project.outputs)
 
 
 def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
