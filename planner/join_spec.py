@@ -80,7 +80,10 @@ def step_cost(join: DeltaJoin, shards: int) -> StepCost | None:
     spec, keys = spec_of(join, shards), [table.schema.primary_key for table in tables]
     split = split_of_join(spec, lambda ref: tables[ref.table].schema.type_of(ref.column), keys)
     tasks = min(shards, -(-sum(rows) // TASK_ROWS))
-    if all(split.groups(n, _bucketing(one), one.buckets) == one.buckets for n, one in enumerate(tables)):
+    if all(
+        split.groups(n, _bucketing(one), one.buckets, one.buckets) == one.buckets
+        for n, one in enumerate(tables)
+    ):
         tasks = agreeing(tasks, max(one.buckets for one in tables), shards)
     tasks = split.count(tasks)
     if len(rows) < len(tables) or tasks < 2:
@@ -93,7 +96,7 @@ def _shared(split: Split, number: int, table: ManagedTable, rows: int, tasks: in
     return SharedTable(
         rows,
         table.buckets,
-        split.groups(number, _bucketing(table), tasks),
+        split.groups(number, _bucketing(table), table.buckets, tasks),
         is_cut_by_key=split.keeps_shards(number, table.schema.primary_key),
         is_everywhere=split.columns[number] is None,
     )
@@ -101,7 +104,7 @@ def _shared(split: Split, number: int, table: ManagedTable, rows: int, tasks: in
 
 def _bucketing(table: ManagedTable) -> Bucketing:
     types = tuple(table.schema.type_of(name) for name in table.bucket_key)
-    return Bucketing(table.bucket_key, types, table.buckets)
+    return Bucketing(table.bucket_key, types)
 
 
 def lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refused]:

@@ -62,11 +62,10 @@ def agreeing(tasks: int, buckets: int, shards: int) -> int:
 
 @dataclass(frozen=True)
 class Bucketing:
-    """The bucket key of a table, the types of its columns, and the number of buckets."""
+    """The bucket key of a table, and the types of its columns."""
 
     key: tuple[str, ...]
     types: tuple[pa.DataType, ...]
-    buckets: int
 
 
 @dataclass(frozen=True)
@@ -96,15 +95,15 @@ class Split:
             return None
         return bucket_of(hash_columns(key_columns(rows, columns, as_types), rows.num_rows), shards)
 
-    def groups(self, table: int, bucketed: Bucketing, shards: int) -> int:
-        """In how many groups a table's buckets fall, of each of which a shard needs one; 1 for all in one.
+    def groups(self, table: int, bucketed: Bucketing, buckets: int, shards: int) -> int:
+        """In how many groups so many buckets fall, of each of which a shard needs one; 1 for all in one.
 
         Where shard and bucket follow from one hash, bucket b and shard s have common keys only if b ≡ s
         modulo the greatest common divisor of their numbers.
         """
         columns, as_types = self.columns[table], self.types[table]
         is_one_hash = bucketed.key == columns and bucketed.types == as_types
-        return gcd(bucketed.buckets, shards) if is_one_hash else 1
+        return gcd(buckets, shards) if is_one_hash else 1
 
     def of_shard(self, table: int, rows: pa.Table, shard: int, shards: int) -> pa.Table:
         """The rows of a table that one of so many shards needs."""

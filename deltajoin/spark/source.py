@@ -462,7 +462,7 @@ def _cuts(
 ) -> Iterator[Version]:
     """Versions between the empty table and ``end``: even ranges of hashes, for hashes are spread evenly."""
     table = tables.tables[root]
-    buckets = table.options.bucket
+    buckets = table.pinned().buckets_between(0, end.target)
     size = step_size(table.pinned(), Version.EMPTY, end)
     wanted = max(-(-size.rows // slice_rows), -(-size.bytes // slice_bytes), tables.spec.shards)
     in_bucket = -(-wanted // buckets)

@@ -281,7 +281,12 @@ class JoinedTables:
         reached = step_between(step.old[table], step.new[table])
         if reached.is_empty:
             return []
-        return [b for b in range(self.tables[table].options.bucket) if reached.hashes_of(b) is not None]
+        return [b for b in range(self._buckets(step, table)) if reached.hashes_of(b) is not None]
+
+    def _buckets(self, step: JoinStep, table: int) -> int:
+        """In how many buckets the step's changes of a table lie."""
+        pinned = self.tables[table].pinned()
+        return pinned.buckets_between(step.old[table].base, step.new[table].target)
 
     def bucket_changes(
         self, step: JoinStep, table: int, buckets: Collection[int], share: KeyShare | None = None
@@ -303,7 +308,7 @@ class JoinedTables:
         bucket. Where shards are groups of buckets, all rows of a bucket belong to one.
         """
         reached = self.buckets_reached(step, table)
-        groups = self._groups(table, shards)
+        groups = self._groups(table, shards, self._buckets(step, table))
         buckets = [bucket for bucket in reached if bucket % groups == shard % groups]
         if groups == shards:
             return self.consolidated(table, [self.bucket_changes(step, table, buckets)] if buckets else [])
@@ -320,9 +325,9 @@ class JoinedTables:
         is_of_key = self.split.keeps_shards(table, self.sides[table].primary_key)
         return KeyShare(columns, shard, shards, ShardNumbers(self.split, table, shards), is_of_key)
 
-    def _groups(self, table: int, shards: int) -> int:
-        """In how many groups the buckets fall, of each of which a shard needs one; 1 for all in one."""
-        return self.split.groups(table, self._bucketings[table], shards)
+    def _groups(self, table: int, shards: int, buckets: int) -> int:
+        """In how many groups so many buckets fall, of each of which a shard needs one; 1 for all in one."""
+        return self.split.groups(table, self._bucketings[table], buckets, shards)
 
     @cached_property
     def _bucketings(self) -> tuple[Bucketing, ...]:
@@ -330,13 +335,13 @@ class JoinedTables:
         for side in self.sides:
             present = {column.name for column in side.columns}
             types_of_key = (side.schema.type_of(name) for name in side.bucket_key if name in present)
-            found.append(Bucketing(side.bucket_key, tuple(types_of_key), side.table.options.bucket))
+            found.append(Bucketing(side.bucket_key, tuple(types_of_key)))
         return tuple(found)
 
     def agreeing(self, tasks: int, shards: int) -> int:
         """About so many tasks; a number by which each reads few buckets, where the join key is theirs."""
         buckets = [table.options.bucket for table in self.tables]
-        if any(self._groups(table, own) < own for table, own in enumerate(buckets)):
+        if any(self._groups(table, own, own) < own for table, own in enumerate(buckets)):
             return tasks
         return agreeing(tasks, max(buckets), shards)
 
@@ -349,7 +354,7 @@ class JoinedTables:
         return SharedTable(
             rows,
             len(self.buckets_reached(step, table)),
-            self._groups(table, tasks),
+            self._groups(table, tasks, self._buckets(step, table)),
             is_cut_by_key=self.split.keeps_shards(table, self.sides[table].primary_key),
             is_everywhere=self.split.columns[table] is None,
         )

@@ -43,7 +43,7 @@ from upsert.store.log.files import beginning_of
 from upsert.store.log.publishing import hold
 from upsert.store.log_options import LogOptions
 from upsert.store.metadata.snapshot import SnapshotInfo
-from upsert.store.read.change_files import Scope, data_commits, has_gap
+from upsert.store.read.change_files import Scope
 from upsert.store.read.changes import changes_between
 from upsert.store.read.steps import StepLimit, cut
 from upsert.store.retention import consumers
@@ -325,15 +325,15 @@ def next_step(table: LoggedTable, position: int, accept_gap: bool = False) -> St
                 "publish_log(accept_gap=True) continues from there, and readers of the log must start again"
             ) from cause
         return Step(position, oldest.data_version, oldest.uuid, ())
-    if has_gap(table.rows, before, head.data_version):
+    if table.rows.has_gap(before, head.data_version):
         return _step_over(position, oldest)
-    return _step_of(table, position, next(data_commits(table.rows, position, head.data_version)))
+    return _step_of(table, position, next(table.rows.data_commits(position, head.data_version)))
 
 
 def _first_step(table: LoggedTable, oldest: SnapshotInfo, head: SnapshotInfo) -> Step:
     """The rows of the oldest state that is left are the sum of the changes that led to it."""
     if oldest.data_version == 0:
-        oldest = next(data_commits(table.rows, 0, head.data_version))
+        oldest = next(table.rows.data_commits(0, head.data_version))
     is_first_commit = oldest.changes_rows and oldest.states == 1
     step = _step_of(table, 0, oldest) if is_first_commit else _step_over(0, oldest)
     # of an empty table all partitions are new: which of the rows do not show is not known

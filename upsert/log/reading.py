@@ -48,7 +48,7 @@ from upsert.schema import TableSchema
 from upsert.store.log_options import ALL, LogOptions
 from upsert.store.metadata.definition import Definition
 from upsert.store.predicate import Filter, parse_where
-from upsert.store.read.change_files import Scope, check_tracked, data_commits, not_tracked
+from upsert.store.read.change_files import Scope, check_tracked, not_tracked
 from upsert.store.read.changes import halves_where
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import PinnedTable
@@ -169,7 +169,7 @@ class ChangesOfRange:
             # a mark without names says that the log has nothing of its snapshot, wherever the reader looks
             if not mark.untracked or mark.since + 1 < self.pinned.published.latest().oldest:
                 raise not_tracked(self.pinned, mark.snapshot, "")
-            for commit in data_commits(self.pinned, mark.since, mark.snapshot):
+            for commit in self.pinned.data_commits(mark.since, mark.snapshot):
                 check_tracked(self.pinned, commit, self._scope)
         return max(through, mark.snapshot)
 
@@ -354,7 +354,7 @@ class LogRead:
         """Remember the rows of a snapshot as those at the start of a range; a second call changes nothing."""
         table = Table.open(self.path, self.uuid)
         pinned = table.as_logged().rows
-        found = pinned.snapshot(snapshot)
+        found = pinned.before_commits(snapshot)  # in as many buckets as the log has partitions
         buckets = [bucket for bucket in found.files.groups if bucket[1] == part.partition]
         rows = found.scan(buckets=buckets)
         images = with_kinds(rows, np.ones(rows.num_rows, np.bool_))

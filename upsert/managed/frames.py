@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -186,8 +187,11 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
     if expression is None and not is_connect(df):
         _write_by_tasks(df, table, asked, overwrite)
         return
-    writer = by_bucket(df, table.options.bucket, expression).write.format(FORMAT).option("path", table.path)
-    writer = writer if expression is None else writer.option("bucketed", "true")
+    definition = table.definition
+    buckets = definition.options.bucket
+    writer = by_bucket(df, buckets, expression).write.format(FORMAT).option("path", table.path)
+    if expression is not None:  # Spark makes the writer when rows have been brought to their tasks
+        writer = writer.option("bucketed", str(buckets)).option("definition", str(definition.version))
     writer.options(**options).mode("overwrite" if overwrite else "append").save()
 
 
@@ -277,12 +281,11 @@ def write_changes(
     asked = WriteOptions.parse({**options, "path": table.path})
     asked.check_for_a_stream()
     register(df.sparkSession)
-    expression = bucket_expression(table)
     schema, began = df.schema.jsonValue(), table.definition.version
     others = {key: text for key, text in options.items() if key.lower() != SINK_MATERIALIZE.key}
-    write = WriteBatch(table.path, table.uuid, table.options.bucket, expression, began, others)
+    write = WriteBatch(table.path, table.uuid, table.options.bucket, began, others)
     if choose(sink_of(table, asked.materialize), Changes.of_schema(schema)).is_materialized:
-        return micro_batch_writer(df, Materialize(hidden_table(table), write.write))
+        return micro_batch_writer(df, Materialize(hidden_table(table), write.write, write))
     if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
         if not key.is_append:
@@ -294,14 +297,20 @@ def write_changes(
                 )
             return micro_batch_writer(df, write).outputMode("update")
     tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    if table.options.bucket <= FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
-        expression = None
+    bucket_of = partial(_bucket_for_tasks, tasks)
+    expression = bucket_of(table)
     sink = {**others, "path": table.path, "definition": str(began), "sink.materialize": "none"}
     if expression is not None:
-        sink["bucketed"] = "true"
+        sink["bucketed"] = str(table.options.bucket)
     if not is_connect(df):
-        writer = step_writer(df, table, sink, expression, in_arrow)
+        writer = step_writer(df, table, sink, bucket_of, in_arrow)
         if writer is not None:
             return writer
     grouped = by_bucket(df, table.options.bucket, expression)
     return query_writer(grouped).format(FORMAT).options(**sink)
+
+
+def _bucket_for_tasks(tasks: int, table: Table) -> str | None:
+    """Spark SQL for the bucket of a row; None where the few files of so many tasks are folded instead."""
+    is_folded = table.options.bucket <= FOLDED_BUCKETS and tasks <= _FOLDED_TASKS
+    return None if is_folded else bucket_expression(table)

@@ -74,14 +74,14 @@ def step_writer(
     df: DataFrame,
     table: Table,
     options: Mapping[str, str],
-    bucket: str | None,
+    bucket_of: Callable[[Table], str | None],
     in_arrow: ReadForArrow | None,
 ) -> QueryWriter | None:
     """A writer of a stream into a table by `WriteStep`; None if the driver cannot read the stream.
 
-    Options that the writer is given until it starts are added to ``options``. ``bucket`` is Spark SQL for the
-    bucket of a row, if tasks are to have whole buckets. ``in_arrow`` finds out what Arrow can compute;
-    without it Spark evaluates all expressions.
+    Options that the writer is given until it starts are added to ``options``. ``bucket_of`` gives Spark SQL
+    for the bucket of a row of a table, None where tasks are not to have whole buckets. ``in_arrow`` finds out
+    what Arrow can compute; without it Spark evaluates all expressions.
     """
     source = RowByRow.of(df)
     reader = None if source is None else _reader(source)
@@ -92,13 +92,14 @@ def step_writer(
         asked = WriteOptions.parse({**given, **options})
         asked.check_for_a_stream()
         raw, own = (
-            StreamWriter(replace(asked, bucketed=has_bucket), df.schema, overwrite=False)
-            for has_bucket in (False, True)
+            StreamWriter(replace(asked, bucketed=buckets), df.schema, overwrite=False)
+            for buckets in (0, table.options.bucket)
         )
         of = table.path, table.uuid
         columns = tuple(df.columns)
         query = None if in_arrow is None else QueryInArrow(in_arrow, source.schema)
-        return WriteStep(df.sparkSession, source, reader, raw, own, columns, of, bucket, query)
+        bucket = bucket_of(table)
+        return WriteStep(df.sparkSession, source, reader, raw, own, columns, of, bucket_of, bucket, query)
 
     return _StepWriter(df, step)
 
@@ -125,6 +126,7 @@ class WriteStep:
         own: stages all rows of a bucket, as a task or the driver has them, so that they are folded at once.
         columns: names of the columns of the stream.
         table: folder and uuid of the table.
+        bucket_of: gives ``bucket`` for the table.
         bucket: Spark SQL for the bucket of a row, if tasks are to have whole buckets.
         in_arrow: what Arrow computes for the query; None if Spark evaluates all of its expressions.
     """
@@ -136,6 +138,7 @@ class WriteStep:
     own: StreamWriter
     columns: tuple[str, ...]
     table: tuple[str, str]
+    bucket_of: Callable[[Table], str | None]
     bucket: str | None
     in_arrow: QueryInArrow | None
 
@@ -146,15 +149,22 @@ class WriteStep:
         table.published.latest()
         if CheckpointMark.of(self.own.checkpoint, query).has_rows(table, batch):
             return
-        planned = PlannedBatch.of(self.spark, query, batch)
+        planned, now = PlannedBatch.of(self.spark, query, batch), self._in_buckets_of(table)
         with synced_together():
-            staged = self._staged(planned, rows, table.options.bucket, query)
+            staged = now._staged(planned, rows, table.options.bucket, query)
             reach(POINTS[0])
             with table.discarded_if_failed(staged):
                 folded = folded_by_tasks(rows.sparkSession, table, staged)
                 with table.discarded_if_failed(folded):
                     self.own.publish(folded, query, batch)
         reach(POINTS[1])
+
+    def _in_buckets_of(self, table: Table) -> WriteStep:
+        """The step for the buckets that the table has now: ALTER TABLE may have changed their number."""
+        buckets = table.options.bucket
+        if self.own.buckets == buckets:
+            return self
+        return replace(self, own=self.own.in_buckets(buckets), bucket=self.bucket_of(table))
 
     def _staged(
         self, planned: PlannedBatch | None, rows: DataFrame, buckets: int, query: str

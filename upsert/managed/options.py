@@ -328,7 +328,11 @@ WRITE_OPTIONS: Final = (
         None,
     ),
     Option(
-        "bucketed", options.boolean, "a key's rows come to one task", False, set_by="catalog.write_changes"
+        "bucketed",
+        options.integer(0),
+        "of so many buckets each one's rows come to one task",
+        0,
+        set_by="catalog.write_changes",
     ),
     Option(
         "micro-batch",
@@ -372,7 +376,7 @@ class WriteOptions:
     """What a writer was asked for; ``path`` is absolute, ``checkpoint`` the query's, if it is told."""
 
     path: str
-    bucketed: bool = _write("bucketed")
+    bucketed: int = _write("bucketed")
     micro_batch: tuple[str, int] | None = _write("micro-batch")
     definition: int | None = _write("definition")
     partition: Mapping[str, object] | None = _write("partition")

@@ -35,7 +35,6 @@ from upsert.spark.task import begin_task
 from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId
 from upsert.store.predicate import Filter, Where, parse_where
-from upsert.store.read.change_files import data_commits, has_gap
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
 from upsert.store.read.row_metadata import (
     BUCKET,
@@ -154,12 +153,12 @@ class RowMetadata:
         last = table.snapshot(until).info.data_version
         if not version.is_complete or last <= version.base:
             return until
-        if has_gap(table, table.snapshot(version.base), last):
+        if table.has_gap(table.snapshot(version.base), last):
             raise SnapshotExpiredError(
                 f"{self.of}: METADATA columns of a change must be those of its commit, but the commits after "
                 f"{version.base} have expired; leave the columns out, or begin with 'scan.mode' = 'full'"
             )
-        return next(data_commits(table, version.base, last)).id
+        return next(table.data_commits(version.base, last)).id
 
 
 def state_named_by(options: ReadOptions, table: Table) -> int:
@@ -442,7 +441,8 @@ class ChangesReader(SteppingReader[Table]):
             return []
         step = step_between(first, last)
         commit = self._metadata.commit(table.published, last.target)
-        buckets = (b for b in range(table.options.bucket) if step.hashes_of(b) is not None)
+        count = table.pinned().buckets_between(step.base, step.target)
+        buckets = (b for b in range(count) if step.hashes_of(b) is not None)
         return [ChangesPartition(table.uuid, first, last, bucket, commit) for bucket in buckets]
 
     def read(self, partition: ChangesPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

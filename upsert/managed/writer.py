@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from upsert.blobs import by_number, gathered
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, StaleWriterError
 from upsert.managed.checkpoint_mark import CheckpointMark
 from upsert.managed.options import WriteOptions
 from upsert.materializer.choice import SEQUENCE, Sink, check_raw
@@ -128,6 +129,17 @@ class _Writer:
         """Where the query has its checkpoint, if the writer was told."""
         return self._options.checkpoint
 
+    @property
+    def buckets(self) -> int:
+        """In how many buckets rows come to tasks, each in one of them; 0 if they come in any way."""
+        return self._options.bucketed
+
+    def in_buckets(self, count: int) -> Self:
+        """The same writer for rows that come in so many buckets."""
+        other = copy(self)
+        other._options = replace(self._options, bucketed=count)
+        return other
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
         return TaskResult(task_property(QUERY_ID), self.stage(iterator), task_property(SESSION_MODE))
@@ -167,8 +179,17 @@ class _Writer:
         table = self._table()
         # the query continues with the columns that it began with, whatever the table has now
         began = table.published.definition_at(self._definition)
-        if began.schema.has_columns_of(table.schema):
+        buckets = self._options.bucketed
+        # rows of a batch stay in the buckets that it began with: its commit brings them into others
+        stays = self.is_batch and buckets and table.options.bucket != buckets
+        if began.schema.has_columns_of(table.schema) and not stays:
             began = table.definition  # which may have other constraints
+        if buckets and buckets != began.options.bucket:
+            raise StaleWriterError(
+                f"{self._of}: rows must be brought into the {began.options.bucket} buckets that it has now, "
+                f"they came in {buckets}; start the query again, which goes on from its checkpoint, or write "
+                "the rows again"
+            )
         batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], given))
         return table, began, filled(began.schema, batches, self._partition)
 

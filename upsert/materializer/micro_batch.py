@@ -46,33 +46,36 @@ class WriteBatch:
     """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
 
     Attributes:
-        buckets: how many tasks write, each the rows of one bucket.
-        bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
+        buckets: how many buckets the table had when the query began.
         definition: version of the table's definition that the rows' columns are of; None for the present.
     """
 
     path: str
     uuid: str
     buckets: int
-    bucket: str | None
     definition: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch, unless an earlier call has."""
-        self.write(by_bucket(rows, self.buckets, self.bucket), batch)
+        table = Table.open(self.path, self.uuid)
+        buckets, bucket = table.options.bucket, bucket_expression(table)
+        self._write(by_bucket(rows, buckets, bucket), batch, 0 if bucket is None else buckets)
 
     def write(self, rows: DataFrame, batch: int) -> None:
-        """Write rows of which those of a bucket are in one task, unless an earlier call has."""
+        """Write rows of which those of one of the ``buckets`` are in one task, unless an earlier call has."""
         Table.open(self.path, self.uuid)
+        self._write(rows, batch, self.buckets)
+
+    def _write(self, rows: DataFrame, batch: int, buckets: int) -> None:
         query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
         register(rows.sparkSession)
         writer = rows.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
         writer = writer.options(**self.options)
         if self.definition is not None:
             writer = writer.option("definition", str(self.definition))
-        if self.bucket is not None:
-            writer = writer.option("bucketed", "true")
+        if buckets:
+            writer = writer.option("bucketed", str(buckets))
         if (checkpoint := checkpoint_of_micro_batch()) is not None:
             writer = writer.option("checkpointLocation", checkpoint)
         writer.mode("append").save()
@@ -111,10 +114,17 @@ Write = Callable[[DataFrame, int], None]
 
 @dataclass(frozen=True)
 class Materialize:
-    """Writes one micro-batch of a stream of changes into a sink that keeps all rows of each key."""
+    """Writes one micro-batch of a stream of changes into a sink that keeps all rows of each key.
+
+    Attributes:
+        write: writes rows of which those of a bucket of the hidden table are in one task.
+        write_any: writes rows however they come, where the hidden table was made with other buckets than the
+            sink has; None if ``write`` does.
+    """
 
     hidden: HiddenTable
     write: Write
+    write_any: Write | None = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch."""
@@ -131,7 +141,9 @@ class Materialize:
         target = table.published.latest()
         if target.writers.get(query, -1) == batch:
             newest = Newest(hidden.rows, table.path, table.uuid, base.id, target.id)
-            self.write(newest.rows(rows, table.options.bucket), batch)
+            buckets = table.options.bucket
+            write = self.write if self.write_any is None or buckets == hidden.buckets else self.write_any
+            write(newest.rows(rows, buckets), batch)
             reach("materialize.after-sink")
 
 
@@ -162,7 +174,7 @@ class Keep:
         buckets, bucket = table.options.bucket, bucket_expression(table)
         shared = by_bucket(rows.select(*named, *kinds), buckets, bucket)
         entries = shared.sortWithinPartitions(*self.form.kept_key).mapInArrow(self, kept)
-        WriteBatch(table.path, table.uuid, buckets, bucket).write(entries, self.batch)
+        WriteBatch(table.path, table.uuid, buckets).write(entries, self.batch)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The entries of a task, which has all rows of its keys, ascending by key."""

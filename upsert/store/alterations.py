@@ -237,7 +237,8 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
     for change in changes:
         new = changed(new, change)
     new.layout  # noqa: B018 - refuses what cannot be stored
-    if new.options.materialize != definition.options.materialize:
+    before, after = definition.options, new.options
+    if (before.materialize, before.bucket) != (after.materialize, after.bucket):
         check_new(f"{definition.owner}: ALTER TABLE", new.options, new.schema)
     _check_names(definition, new)
     _check_fixed(definition, new)
@@ -652,6 +653,11 @@ def _check_fixed(old: Definition, new: Definition) -> None:
     """Refuse another value of an option that places or combines rows; renamed columns are the same ones."""
     before, after = _fixed(old), _fixed(new)
     begins_or_ends = old.options.log.system != new.options.log.system
+    if new.options.log.is_kafka and old.options.bucket != new.options.bucket:
+        raise ConfigurationError(
+            f"{old.owner}: ALTER TABLE: option 'bucket' cannot change while the table has a log, whose topic "
+            "has a partition for each bucket; set 'log.system' = 'none', and then another number"
+        )
     for key in before:  # in this order: the first that differs is what was asked for
         if key not in after or before[key] == after[key]:
             continue
@@ -675,7 +681,6 @@ def _fixed(definition: Definition) -> dict[str, Any]:
         for column in definition.schema.columns
     }
     return functions | {
-        "bucket": options.bucket,
         "bucket-key": [ids[name] for name in options.bucket_key],
         "merge-engine": options.merge.engine,
         "sequence.field": [ids[name] for name in options.merge.sequence],

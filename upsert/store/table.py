@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Final, Self, TypeVar
 
@@ -25,7 +25,7 @@ from upsert.errors import (
 from upsert.schema import TableSchema
 from upsert.show import html
 from upsert.store import paths
-from upsert.store.alterations import Alteration
+from upsert.store.alterations import Alteration, altered
 from upsert.store.commit import append, deletion, staging
 from upsert.store.commit.append import Terms
 from upsert.store.commit.committer import Committed, Committer
@@ -43,7 +43,7 @@ from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
 from upsert.store.read import steps
 from upsert.store.read import watch as watching
-from upsert.store.read.change_files import Scope, data_commits
+from upsert.store.read.change_files import Scope
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.shares import KeyShare
 from upsert.store.read.snapshot import AtVersion, PinnedTable, Snapshot
@@ -56,6 +56,7 @@ from upsert.store.rows.fold import Order
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.partitions import Overwrite, filled, partition_name, specified
 from upsert.store.storage import storage_of
+from upsert.store.storage.local import synced_together
 from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import background, check, compaction, index_building, orphans
 from upsert.store.upkeep.check import Violation
@@ -391,7 +392,7 @@ class Table:
                     done = self.commit(staged, unchanged_since=head.id)
             except CommitConflictError:
                 continue  # another commit has changed one of these rows: see what it is now
-            if not any(data_commits(self.pinned(), head.id, done.id - 1)):
+            if not any(self.pinned().data_commits(head.id, done.id - 1)):
                 return done
         raise CommitConflictError(
             f"table {self.name!r}: rows must not change while it is rolled back, but other writers changed "
@@ -401,9 +402,11 @@ class Table:
     def _taken_back(self, target: int, head: SnapshotInfo) -> Iterator[StagedFiles]:
         """The staged changes from one state back to an older one, bucket by bucket."""
         start, end = Version.complete(target), Version.complete(head.data_version)
-        found = (self.changes_between(start, end, buckets=[one]) for one in range(self.options.bucket))
+        buckets = self.pinned().buckets_between(target, head.data_version)
+        found = (self.changes_between(start, end, buckets=[one]) for one in range(buckets))
         changes = (_changes.inverted(rows) for rows in found if rows.num_rows)
-        if self.layout.is_counted:  # ALTER TABLE may have brought a row into another bucket since then
+        # ALTER TABLE may have brought a row into another bucket since then
+        if self.layout.is_counted or buckets != self.options.bucket:
             return map(self.stage_raw, changes)
         return (self.stage(rows, order="none") for rows in changes)
 
@@ -678,7 +681,8 @@ class Table:
         """Change the definition of the table: all changes at once, in one snapshot that changes no rows.
 
         Existing rows stay as they are stored: an added column is NULL in them, a dropped one is not
-        seen, also not in older snapshots, which are read with the present columns too. See
+        seen, also not in older snapshots, which are read with the present columns too. Another number of
+        buckets, ``SetOptions({"bucket": "8"})``, writes all files again, while others read and commit. See
         docs/schema-evolution.md. A crash leaves the old definition or the new one.
 
         Args:
@@ -698,12 +702,23 @@ class Table:
                 f"table {self.name!r}: alter takes values of upsert.store.alterations, got {wrong[0]!r}; "
                 "give such values, or write ALTER TABLE with catalog.sql"
             )
-        has_got_log = lifecycle.alter_table(self._committer, changes)
+        with self._alone_if_moving(changes):
+            has_got_log = lifecycle.alter_table(self._committer, changes)
         background.after_alter(self._committer, self.options)
         if has_got_log:
             failure = publishing.after_commit(self.as_logged(), self.published.latest())
             if failure is not None:
                 raise failure
+
+    @contextmanager
+    def _alone_if_moving(self, changes: Iterable[Alteration]) -> Iterator[None]:
+        """A block that no compaction disturbs, if it brings all rows into another number of buckets."""
+        self.published.latest()
+        if altered(self.definition, changes).options.bucket == self.options.bucket:
+            yield
+            return
+        with background.compaction_lock(self.root, wait=True), synced_together():
+            yield
 
     def expire(self, *, keep: int | None = None, older_than_s: float | None = None) -> int:
         """Give up old states of the table; how many snapshots can no longer be read.

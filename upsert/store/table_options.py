@@ -87,7 +87,7 @@ OPTIONS: Final = (
     Option(
         "bucket",
         options.positive_int,
-        "buckets of each partition, at most 1 000 000; fixed for the table's life",
+        "buckets of each partition, at most 1 000 000; ALTER TABLE … SET brings all rows into another number",
         1,
     ),
     Option("bucket-key", options.names, "columns whose hash gives the bucket; default: the primary key", ()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tests.deltajoin.core.memory_tables import Row, Rows, hashable, joined, sign
 from upsert.blobs import BLOB_COLUMN, rows_of_blobs
 from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -105,6 +107,13 @@ class Steps:
             )
         )
         return joined_by(self.spec, left, right)
+
+
+def rescaled_by_chance(random: Random, spec: DeltaJoinSpec) -> None:
+    """Give one of the tables another number of buckets, now and then."""
+    if random.random() < 0.25:
+        table = Table.open(random.choice(spec.tables).path)
+        table.alter(SetOptions({"bucket": str(random.randint(1, 4))}))
 
 
 def state_at(path: str, version: dict[str, Any]) -> pa.Table:

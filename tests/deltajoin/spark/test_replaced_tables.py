@@ -111,7 +111,7 @@ def test_micro_batches_of_an_aggregate_do_not_go_into_it(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("upsert.materializer.micro_batch.query_of_micro_batch", lambda *_: "q")
-    write = WriteBatch(tables.names.path, tables.names.uuid, 2, None)
+    write = WriteBatch(tables.names.path, tables.names.uuid, 2)
     tables.replace()
     rows: Any = None
     with pytest.raises(TableNotFoundError, match="was replaced by another one"):

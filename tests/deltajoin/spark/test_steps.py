@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltajoin import DeltaJoinSpec, Side
 from tests.deltajoin.core.memory_tables import Row, Rows, counted, is_net, signed
-from tests.deltajoin.spark.steps import FORMS, Steps, joined_by, multiset_of
+from tests.deltajoin.spark.steps import FORMS, Steps, joined_by, multiset_of, rescaled_by_chance
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.predicate import parse_where
@@ -97,6 +97,7 @@ def check_steps(steps: Steps, random: Random) -> None:
     for rows in steps:
         assert steps.emitted == recomputed(steps)
         assert is_net(rows), "a row came with both signs"
+        rescaled_by_chance(random, steps.spec)
         steps.restart(random.choice(FORMS), random.randint(1, 3))
         assert signed(steps.micro_batch(start, steps.offset)) == signed(rows)
         start = steps.offset

@@ -20,7 +20,7 @@ from tests.deltajoin.core.trees import (
     random_tree,
     spec_of,
 )
-from tests.deltajoin.spark.steps import FORMS, Steps
+from tests.deltajoin.spark.steps import FORMS, Steps, rescaled_by_chance
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.table import Table
@@ -87,3 +87,4 @@ def test_every_step_of_any_tree_is_exact_and_net(seed: int, form: str) -> None:
             for rows in steps:
                 assert steps.emitted == truth(spec, steps)
                 assert is_net(rows), "a row came with both signs"
+                rescaled_by_chance(random, spec)

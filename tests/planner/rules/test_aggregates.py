@@ -21,7 +21,6 @@ from tests.planner.in_steps import local
 from upsert import Catalog
 from upsert.errors import ConfigurationError
 from upsert.materializer.micro_batch import WriteBatch
-from upsert.spark.columns import bucket_expression
 
 pytestmark = pytest.mark.spark
 
@@ -211,7 +210,7 @@ def test_a_micro_batch_that_comes_again_is_committed_once(
     sink_for(catalog, "having", df)
     apply(catalog, {1: {"g": "a", "h": 3}, 2: {"g": "b", "h": 5}})
     sink = catalog.table("having")
-    write = WriteBatch(sink.path, sink.uuid, sink.options.bucket, bucket_expression(sink))
+    write = WriteBatch(sink.path, sink.uuid, sink.options.bucket)
     commits = []
 
     def twice(rows: DataFrame, batch: int) -> None:

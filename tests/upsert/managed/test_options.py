@@ -50,7 +50,7 @@ def test_bad_read_options_are_refused(given: dict[str, str], message: str) -> No
 def test_sparks_own_options_are_no_options_of_a_writer() -> None:
     """Of the checkpoint it is known where it is."""
     given = {"path": "/t", "checkpointlocation": "/c", "queryname": "q"}
-    assert WriteOptions.parse(given) == WriteOptions("/t", bucketed=False, checkpoint="/c")
+    assert WriteOptions.parse(given) == WriteOptions("/t", bucketed=0, checkpoint="/c")
     with pytest.raises(ConfigurationError, match="unknown option 'checkpoint'") as error:
         WriteOptions.parse({"path": "/t", "checkpoint": "/c"})
     assert "partition-overwrite-mode" in str(error.value)

@@ -25,7 +25,7 @@ def table(tmp_path: Path) -> Table:
     return Table.create(tmp_path / "t", SCHEMA, {"bucket": "2"})
 
 
-def stream_writer(table: Table, *, bucketed: bool = False, overwrite: bool = False) -> StreamWriter:
+def stream_writer(table: Table, *, bucketed: int = 0, overwrite: bool = False) -> StreamWriter:
     """As Spark has it in a process of its own."""
     options = WriteOptions(table.path, bucketed)
     writer = StreamWriter(options, spark_schema(table.schema, row_kind=True), overwrite)
@@ -101,7 +101,7 @@ def test_abort_after_a_failed_task_removes_the_others_files(table: Table) -> Non
 
 def test_abort_after_commit_began_removes_nothing(table: Table) -> None:
     """The commit may have happened, or may still be going on in a process that lost its query."""
-    writer = stream_writer(table, bucketed=True)
+    writer = stream_writer(table, bucketed=table.options.bucket)
     done: list[WriterCommitMessage | None] = [task(writer, "+I 1 a", "+I 2 b", "+I 3 c")]
     writer.commit(done, 0)
     writer.abort(done, 0)

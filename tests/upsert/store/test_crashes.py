@@ -11,7 +11,7 @@ from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.failpoints import POINTS
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.alterations import SetComment
+from upsert.store.alterations import SetComment, SetOptions
 from upsert.store.metadata import folding
 from upsert.store.version import Version
 
@@ -49,8 +49,11 @@ def rows_of(table: Table) -> dict[int, int]:
     return {row["id"]: row["batch"] for row in table.snapshot().scan().to_pylist()}
 
 
-def commit(table: Table, batch: int) -> None:
-    staged = [table.stage_raw(changes(batch)) if batch % 2 else table.stage(changes(batch), order="none")]
+def commit(table: Table, batch: int, *, buckets: int | None = None) -> None:
+    """Commit a batch; the table gets other buckets after it was staged, if their number is given."""
+    staged = [table.stage_raw(changes(batch)) if batch % 4 else table.stage(changes(batch), order="none")]
+    if buckets is not None:
+        table.alter(SetOptions({"bucket": str(buckets)}))
     table.commit(staged, writer_id="query", transaction=batch)
 
 
@@ -65,7 +68,7 @@ def live_through_everything(path: str, batches: int, acknowledge: int) -> None:
     for batch in range(first, batches + 1):
         table.stage(changes(batch), order="rows")  # an attempt that is never committed
         table.delete([("id", "<", -100)])  # deletions of rows that are there: test_partition_life
-        commit(table, batch)
+        commit(table, batch, buckets=None if batch % 2 else 2 + batch % 3)
         os.write(acknowledge, bytes([batch]))
         if batch % 2 == 0:
             keep_and_give_up(table, f"batch-{batch}")

@@ -108,6 +108,11 @@ class TableLife(RuleBasedStateMachine):
     def go_on_in_another_format(self, format: str) -> None:
         self.table.alter(SetOptions({"file.format": format}))
 
+    @rule(buckets=st.integers(1, 5))
+    def go_on_with_other_buckets(self, buckets: int) -> None:
+        self.table.alter(SetOptions({"bucket": str(buckets)}))
+        self.remember(self.rows)
+
     @rule()
     def compact(self) -> None:
         self.table.compact()

@@ -1,7 +1,8 @@
 """Publishing another definition of a table: a snapshot that names it, so that it stands among commits.
 
-Rows stay as they are stored and are read through the new definition (``projection``). Only rows without a
-primary key are rewritten where their columns change, in the same snapshot, for these are their identity.
+Rows stay as they are stored and are read through the new definition (``projection``). They are rewritten, in
+the same snapshot, where the table gets another number of buckets; and where the columns of rows without a
+primary key change, for these are their identity.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from upsert.store.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit import append
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
+from upsert.store.commit.rescale import Rescale
 from upsert.store.commit.staging import PIECE_BYTES, StagedFiles
 from upsert.store.files.data_file import rows_of_file
 from upsert.store.files.writing import write_run
@@ -62,6 +64,7 @@ class _Attempt:
         self._published: tuple[int, Definition] | None = None
         self._rewriting: dict[tuple[int, int, int], tuple[FileEntry, ...]] = {}
         self._checked: tuple[int, int] | None = None
+        self._rescale: Rescale | None = None
 
     def propose(self, head: SnapshotInfo) -> Change | None:
         """The change to make on a snapshot; None if the table is like that already."""
@@ -74,17 +77,28 @@ class _Attempt:
         self._check_rows(old, new, head)
         if self._published is None or self._published[0] != old.version:
             self._published = old.version, publish_definition(self._history.root, self._history.uuid, new)
+            self._rescale = Rescale(self._history.root, self._published[1].layout, self.written)
             reach("alter.after-definition")
         new = self._published[1]
+        added = self._written_again(old, new, head)
+        reach("alter.after-rewrite")
+        removed = () if added is None else self._history.files(head).entries
+        return Change("alter", added or (), removed, definition=new.version)
+
+    def _written_again(
+        self, old: Definition, new: Definition, head: SnapshotInfo
+    ) -> tuple[FileEntry, ...] | None:
+        """All rows in other files, if they cannot stay where they are, or be the same; None if they can."""
+        live = self._history.files(head)
         if not new.layout.is_counted or has_same_values(old.schema, new.schema):
-            return Change("alter", definition=new.version)
-        live, root = self._history.files(head), self._history.root
+            is_alike = old.options.bucket == new.options.bucket
+            return None if is_alike or self._rescale is None else self._rescale.at(live, head)
         # a compaction meanwhile leaves the rows as they are, and has put them into other files
         rows = head.data_version, head.fence, new.version
         if rows not in self._rewriting:
-            added = _rewrite(root, old.layout, new.layout, live.groups.values(), head.id, self.written)
-            self._rewriting[rows] = tuple(added)
-        return Change("alter", self._rewriting[rows], live.entries, definition=new.version)
+            root, runs = self._history.root, live.groups.values()
+            self._rewriting[rows] = tuple(_rewrite(root, old.layout, new.layout, runs, head.id, self.written))
+        return self._rewriting[rows]
 
     def _check_rows(self, old: Definition, new: Definition, head: SnapshotInfo) -> None:
         """Refuse existing rows that break a constraint of ``new`` which ``old`` has not."""

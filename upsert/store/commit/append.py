@@ -31,6 +31,7 @@ from upsert.store.commit import staging
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.constraints import CountCheck, KeyConflicts, UniqueCheck
+from upsert.store.commit.rescale import restaged
 from upsert.store.commit.staging import RawFile, Rows, StagedFiles
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import write_run
@@ -193,15 +194,48 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
     ``StaleWriterError`` means that they are lost. Rows whose keys others have changed after the snapshot
     ``unchanged_since`` are a ``CommitConflictError``.
     """
-    history, overwrite, transaction = committer.history, terms.overwrite, terms.transaction
+    history = committer.history
     given = staging.join(history.uuid, staged)
     head = history.seen_just_now()
-    if is_recorded(head, transaction):
+    if is_recorded(head, terms.transaction):
         _remove_left(history, (), (*given.raw, *given.folded))
         return Committed(head)
-    _check_raw_is_fresh(committer, given.raw, head)
-    if overwrite is not None:
-        check_within(given.partitions, overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
+    if terms.overwrite is not None:
+        check_within(given.partitions, terms.overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
+    return _in_present_buckets(committer, given, terms, head)
+
+
+class _ElsewhereError(CommitConflictError):
+    """Staged rows lie in other buckets than those that the table has by now."""
+
+
+def _in_present_buckets(
+    committer: Committer, given: StagedFiles, terms: Terms, head: SnapshotInfo
+) -> Committed:
+    """Publish staged files, brought into other buckets as often as ALTER TABLE changes their number."""
+    try:
+        return _commit_joined(committer, given, terms, head)
+    except _ElsewhereError:
+        head = committer.history.latest()
+    with _stale_if_cleaned(committer, given):
+        moved = restaged(committer.history, given, head)
+    reach("commit.after-move")
+    with discarded_if_failed(committer, lambda: [moved]):
+        done = _in_present_buckets(committer, moved, terms, head)
+    discard_left(committer, [given, moved])
+    return done
+
+
+def _commit_joined(committer: Committer, given: StagedFiles, terms: Terms, head: SnapshotInfo) -> Committed:
+    """Publish what lies in the table's buckets.
+
+    Raises:
+        _ElsewhereError: it does not, or not any more; nothing was published.
+    """
+    history, overwrite, transaction = committer.history, terms.overwrite, terms.transaction
+    # raw changes are no data files, so the commit itself does not see what they were based on
+    _check_bases(committer, (each.base for each in given.raw if each.file), head)
+    _check_definitions(committer, (*given.files, *given.raw), head)
     with _stale_if_cleaned(committer, given):
         rows = _Rows(history, given, head)
     since, stands_for = terms.unchanged_since, terms.stands_for
@@ -220,7 +254,7 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
         live, names = history.files(latest), history.layout.schema.partitioned_by
         removed, left = _replaced(live, overwrite, given.partitions, names)
         # by their definition rows are found among the existing ones: first of all it must be one that can be
-        _check_definitions(committer, rows.files, latest)
+        _check_definitions(committer, (*rows.files, *given.raw), latest)
         files = rows.at(latest, left)
         if not files and not removed and transaction is None and stands_for is None:
             return None
@@ -321,17 +355,15 @@ def _replaced(
     return replaced.entries, live.without(replaced.groups)
 
 
-def _check_raw_is_fresh(committer: Committer, raw: Collection[RawFile], head: SnapshotInfo) -> None:
-    """Raw changes are no data files, so the commit itself does not see what they were based on."""
-    _check_bases(committer, (each.base for each in raw if each.file), head)
-    _check_definitions(committer, raw, head)
-
-
 def _check_definitions(
     committer: Committer, staged: Iterable[RawFile | FileEntry], latest: SnapshotInfo
 ) -> None:
-    for version in sorted({each.definition for each in staged} - {latest.definition}):
+    history = committer.history
+    versions = sorted({each.definition for each in staged} - {latest.definition})
+    for version in versions:
         committer.rules.check_definition(version, latest.definition)
+    if any(history.definition_at(one).options.bucket != history.buckets_of(latest) for one in versions):
+        raise _ElsewhereError
 
 
 def _check_bases(committer: Committer, bases: Iterable[int], head: SnapshotInfo) -> None:

@@ -66,7 +66,7 @@ def added_file_that_was_removed(removed: Collection[str], added: Collection[File
 
 
 def added_file_of_unknown_bucket(buckets: int, added: Collection[FileEntry]) -> FileEntry | None:
-    """Buckets are numbered from 0 to the table's number of buckets, which never changes."""
+    """Buckets are numbered from 0 to the table's number of buckets."""
     return next((entry for entry in added if not 0 <= entry.bucket < buckets), None)
 
 
@@ -148,20 +148,26 @@ class CommitRules:
         added, removed = change.added, change.removed
         if stale := file_below_fence(head.fence, added):
             raise self.stale(stale.base, head)
-        if lost := added_file_of_unknown_bucket(self._history.layout.buckets, added):
+        present = head.definition if change.definition is None else change.definition
+        buckets = self._history.definition_at(present).options.bucket
+        if lost := added_file_of_unknown_bucket(buckets, added):
             raise CommitConflictError(
-                f"table {self._root!r}: a bucket must be below {self._history.layout.buckets}, got "
-                f"{lost.bucket}; open the table again and write the rows again"
+                f"table {self._root!r}: a bucket must be below {buckets}, got {lost.bucket}; open the table "
+                "again and write the rows again"
             )
         if not added and not removed:
             return
         if change.changes_rows and change.stands_for is None:
             check_is_no_view(self._history.definition_at(head.definition), paths.name_of(self._root))
-        present = head.definition if change.definition is None else change.definition
         for version in sorted({entry.definition for entry in added} - {present}):
             self.check_definition(version, present)
-        buckets = {entry.bucket_id for entry in (*added, *removed)}
-        touched = self._history.files(head).within(buckets).entries
+            if (before := self._history.definition_at(version).options.bucket) != buckets:
+                raise StaleWriterError(
+                    f"table {self._root!r}: rows must lie in its {buckets} buckets, they were written when "
+                    f"it had {before}; write the rows again"
+                )
+        bucket_ids = {entry.bucket_id for entry in (*added, *removed)}
+        touched = self._history.files(head).within(bucket_ids).entries
         live = {entry.file: entry for entry in touched}
         if gone := removed_file_that_is_not_live(live, removed):
             raise self._conflict(change, head, gone, "has already removed")

@@ -200,7 +200,10 @@ class KeyConflicts:
         self._seen = since
 
     def check(self, latest: SnapshotInfo) -> None:
-        """Refuse if a commit since the last look has changed such a row, or replaced files where it lay."""
+        """Refuse if a commit since the last look has changed such a row, or replaced files where it lay.
+
+        Of one whose rows lay in other buckets it is not told which they were.
+        """
         history = self._history
         if history.layout.is_counted:
             return
@@ -210,7 +213,7 @@ class KeyConflicts:
         except SnapshotExpiredError:
             raise self._conflict(f"snapshot {self._seen + 1}, which has expired") from None
         for info, delta in zip(commits, deltas, strict=True):
-            if self._meets(delta):
+            if not history.lie_alike(info, latest) or self._meets(delta):
                 raise self._conflict(f"snapshot {info.id}, by {info.kind!r}")
         self._seen = latest.id
 

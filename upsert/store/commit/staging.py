@@ -134,9 +134,11 @@ def _parts_of(rows: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
     return (part.rows for part in halves(SortedRows(rows, None), max_bytes))
 
 
-def _write_raw(
-    root: str, layout: Layout, base: int, pieces: Iterable[pa.Table], order: Order
-) -> RawFile | None:
+_Cut: TypeAlias = Iterable[tuple[RawPart, pa.RecordBatch]]
+"""Parts of raw changes and their rows."""
+
+
+def _write_raw(root: str, layout: Layout, base: int, cut: _Cut, order: Order) -> RawFile | None:
     """Write the signed rows of each bucket; None if there are no rows.
 
     Not synced: power failure ends the task too. Cleaning removes what a crash leaves.
@@ -149,7 +151,7 @@ def _write_raw(
         pa.OSFile(local, "wb") as sink,
         pa.ipc.new_file(sink, _schema(layout)) as writer,
     ):
-        for part, batch in _raw_parts(root, layout, pieces):
+        for part, batch in cut:
             writer.write_batch(batch)
             parts.append(part)
     if not parts:
@@ -158,24 +160,36 @@ def _write_raw(
     return RawFile(name, base, tuple(parts), order, layout.version)
 
 
-def _raw_in_memory(root: str, layout: Layout, base: int, rows: pa.Table, order: Order) -> RawFile | None:
+def _raw_in_memory(layout: Layout, base: int, cut: _Cut, order: Order) -> RawFile | None:
     """As ``_write_raw``, without a file."""
-    found = [*_raw_parts(root, layout, [rows])]
+    found = [*cut]
     if not found:
         return None
     parts, batches = tuple(part for part, _ in found), tuple(batch for _, batch in found)
     return RawFile("", base, parts, order, layout.version, batches)
 
 
-def _raw_parts(
-    root: str, layout: Layout, pieces: Iterable[pa.Table]
-) -> Iterator[tuple[RawPart, pa.RecordBatch]]:
+def _raw_parts(root: str, layout: Layout, pieces: Iterable[pa.Table]) -> _Cut:
+    """What is written, bucket by bucket."""
+    return _cut(layout, (conform(layout, piece, _owner(root)) for piece in pieces))
+
+
+def _cut(layout: Layout, given: Iterable[tuple[pa.Table, Signs | None]]) -> _Cut:
     numbers = count()
-    for piece in pieces:
-        stored, signs = conform(layout, piece, _owner(root))
+    for stored, signs in given:
         for portion in split(layout, stored, signs):
             part = RawPart(portion.bucket_id, next(numbers), portion.rows.num_rows)
             yield part, _sorted_batch(layout, portion)
+
+
+def cut_again(root: str, layout: Layout, base: int, raw: RawFile) -> RawFile | None:
+    """The same raw changes in the buckets and with the columns of a layout; the given file stays."""
+    given = (_read(root, layout, raw, part) for part in raw.parts)
+    signed = ((rows.drop_columns([_SIGN_COLUMN]), rows.column(_SIGN_COLUMN).to_numpy()) for rows in given)
+    cut = _cut(layout, signed)
+    if raw.batches is not None:
+        return _raw_in_memory(layout, base, cut, raw.order)
+    return _write_raw(root, layout, base, cut, raw.order)
 
 
 def _schema(layout: Layout) -> pa.Schema:
@@ -288,12 +302,14 @@ def stage_folded(
     base, layout, root = history.seen_just_now().id, _layout(history, definition), history.root
     if layout.merge.needs_present_rows:
         if is_committed_here and isinstance(rows, pa.Table) and rows.nbytes <= _FEW_BYTES:
-            return _staged_raw(history, _raw_in_memory(root, layout, base, rows, order))
+            cut = _raw_parts(root, layout, [rows])
+            return _staged_raw(history, _raw_in_memory(layout, base, cut, order))
         return stage_raw(history, rows, order, definition)
     pieces = pieces_of(rows)
     first, second = next(pieces), next(pieces, None)
     if second is not None:
-        raw = _staged_raw(history, _write_raw(root, layout, base, chain([first, second], pieces), "none"))
+        cut = _raw_parts(root, layout, chain([first, second], pieces))
+        raw = _staged_raw(history, _write_raw(root, layout, base, cut, "none"))
         try:
             return fold_raw(history, layout, base, raw.raw, order)
         finally:
@@ -310,7 +326,8 @@ def stage_raw(
 ) -> StagedFiles:
     """Write the signed rows of each bucket as they are, in one file; arguments as for ``stage_folded``."""
     base, layout = history.seen_just_now().id, _layout(history, definition)
-    staged = _staged_raw(history, _write_raw(history.root, layout, base, pieces_of(rows), order))
+    cut = _raw_parts(history.root, layout, pieces_of(rows))
+    staged = _staged_raw(history, _write_raw(history.root, layout, base, cut, order))
     reach("stage.after-raw")
     return staged
 

@@ -355,11 +355,13 @@ class History:
         if id == 0:
             return EMPTY
         self._check_id(id, head)
-        if head.data_version <= id and (head.id == id or not self._may_have_moved(head)):
+        if head.data_version <= id and (head.id == id or not self.may_have_moved(head)):
             return head
         found = self._info(max(id, head.oldest))
         if found.data_version > id:
             return self._tagged(id, head)
+        if head.data_version <= id and self.lie_alike(found, head):
+            return head
         while found.id < head.id:
             following = self._info(found.id + 1)
             if following.data_version != found.data_version or not self.lie_alike(found, following):
@@ -367,19 +369,30 @@ class History:
             found = following
         return found
 
-    def _may_have_moved(self, head: SnapshotInfo) -> bool:
-        return head.definition > 0 and self.layout.is_counted
+    def buckets_of(self, info: SnapshotInfo) -> int:
+        """How many buckets each partition has in a snapshot."""
+        return self.definition_at(info.definition).options.bucket
 
     def lie_alike(self, one: SnapshotInfo, other: SnapshotInfo) -> bool:
         """Whether a row that both have lies in the same bucket, by the same hash.
 
-        Not so in a table without primary key, whose rows are their own keys, if ALTER TABLE has changed their
-        columns in between.
+        Not so if ALTER TABLE has changed the number of buckets in between; or the columns of a table without
+        primary key, whose rows are their own keys.
         """
-        if one.definition == other.definition or not self.layout.is_counted:
+        return self._place_alike(one.definition, other.definition)
+
+    def _place_alike(self, one: int, other: int) -> bool:
+        """Whether rows lie alike under two versions of the definition."""
+        if one == other:
             return True
-        schemas = (self.definition_at(info.definition).schema for info in (one, other))
-        return has_same_values(*schemas)
+        old, new = map(self.definition_at, (one, other))
+        if old.options.bucket != new.options.bucket:
+            return False
+        return not self.layout.is_counted or has_same_values(old.schema, new.schema)
+
+    def may_have_moved(self, head: SnapshotInfo) -> bool:
+        """Whether rows lie otherwise in a snapshot than they ever did before."""
+        return not all(self._place_alike(version, head.definition) for version in range(head.definition))
 
     def identity_of(self, data_version: int) -> str | None:
         """The ``identity`` of a data version; empty if it is not known, None if the table has none such.

@@ -5,7 +5,8 @@ Three cases differ only in where the keys are found:
 - *load* (base 0): all rows of the target; there is nothing to look up;
 - *delta*: the files that commits have added;
 - *diff* (of a bucket from which a commit has removed files: its partition was overwritten or dropped; or of
-  all, if commits have expired since the base was tagged): all keys that it has at the base and at the target.
+  all, if commits have expired since the base was tagged, or the table has got another number of buckets): all
+  keys that it has at the base and at the target.
 
 In a table without primary key ALTER TABLE may bring a row into another bucket. What commits before and after
 it have changed is found apart, and counted together.
@@ -16,7 +17,7 @@ Compaction, expiry and clean-up change no rows and are not seen here at all.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -86,11 +87,13 @@ def change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVER
     if base == 0:
         return _within(table, scope, _oldest_first(after.files))
     before = table.snapshot(base)
-    if has_gap(table, before, target):
+    if table.has_gap(before, target):
         check_all_tracked(table, base, after.info)
-        return _within(table, scope, _oldest_first(after.files), _oldest_first(before.files))
-    commits = [*data_commits(table, base, target)]
+        return _difference(table, scope, before, after)
+    commits = [*table.data_commits(base, target)]
     hidden = _hidden(table, commits, scope)
+    if len({*map(table.published.buckets_of, commits)}) > 1:
+        return _difference(table, scope, before, after)
     new: list[FileEntry] = []
     old: list[FileEntry] = []
     for some in _with_rows_alike(table, commits):
@@ -101,6 +104,14 @@ def change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVER
             new += _oldest_first(table.snapshot(some[-1].id).files.within(replaced))
             old += _oldest_first(table.snapshot(some[0].id - 1).files.within(replaced))
     return _within(table, scope, new, old, hidden)
+
+
+def _difference(table: PinnedTable, scope: Scope, before: Snapshot, after: Snapshot) -> ChangeFiles:
+    """All files of two states; as of one bucket where they have not the same number of buckets."""
+    old, new = _oldest_first(before.files), _oldest_first(after.files)
+    if before.layout.buckets != after.layout.buckets:
+        old, new = (tuple(replace(entry, bucket=0) for entry in files) for files in (old, new))
+    return _within(table, scope, new, old)
 
 
 def _with_rows_alike(table: PinnedTable, commits: Sequence[SnapshotInfo]) -> Iterator[list[SnapshotInfo]]:
@@ -149,20 +160,6 @@ def _untracked(table: PinnedTable, commit: SnapshotInfo, scope: Scope) -> Collec
         delta = table.published.delta(commit)
         hidden = tuple({entry.partition for entry in (*delta.added, *delta.removed)})
     return scope.wanted(hidden, table.layout.schema)
-
-
-def data_commits(table: PinnedTable, after: int, until: int) -> Iterator[SnapshotInfo]:
-    """Snapshots with ids in (after, until] that changed rows, oldest first; read as they are asked for."""
-    head = table.published.seen_from(until)
-    # ``after`` may be an expired id whose rows a later snapshot has
-    first = max(after + 1, head.oldest)
-    return (info for info in table.published.infos_in_turn(first, until, head) if info.changes_rows)
-
-
-def has_gap(table: PinnedTable, before: Snapshot, target: int) -> bool:
-    """Whether commits between a state, which a tag keeps, and a later one have expired."""
-    oldest = table.published.seen_from(target).oldest
-    return before.id < oldest and target > before.info.data_version
 
 
 def check_all_tracked(table: PinnedTable, base: int, after: SnapshotInfo) -> None:

@@ -99,6 +99,8 @@ def changes_between(
         time, also when the table was compacted or commits have expired in between: a task of Spark may run
         again.
     """
+    table.check_cursor(start)
+    table.check_cursor(end)
     step = step_between(start, end)
     names = _checked(table.layout, columns)
     read = list(dict.fromkeys([*names, *scope.where.columns]))

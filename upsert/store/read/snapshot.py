@@ -119,7 +119,12 @@ class Snapshot:
 
     @classmethod
     def retained(cls, history: History, info: SnapshotInfo, layout: Layout) -> Self:
-        """One that may expire while it is read, and says so then instead of calling a file damaged."""
+        """One that may expire while it is read, and says so then instead of calling a file damaged.
+
+        Its rows have the columns of ``layout``, and lie in the buckets that the table had then.
+        """
+        if info.definition != layout.version:
+            layout = layout.with_buckets(history.buckets_of(info))
         return cls(history.root, layout, history.files(info), info, history)
 
     def __repr__(self) -> str:
@@ -608,8 +613,49 @@ class PinnedTable:
     def at(self, version: Version) -> AtVersion:
         """The table at a version."""
         target = self.snapshot(version.target)
-        base = target if version.is_complete else self.before_commits(version.base)
-        return AtVersion(version, self.layout, base, target)
+        if version.is_complete:
+            return AtVersion(version, self.layout, target, target)
+        self.check_cursor(version)
+        layout = self.layout.with_buckets(self.buckets_between(version.base, version.target))
+        return AtVersion(version, layout, self.before_commits(version.base), target)
+
+    def buckets_between(self, base: int, target: int) -> int:
+        """In how many buckets the keys lie that changed between two data versions, for readers and cursors.
+
+        One, for all keys, where ALTER TABLE has changed the number of buckets in between.
+        """
+        published, after = self.published, self.snapshot(target)
+        if not base or base == target:
+            return after.layout.buckets
+        before = self.snapshot(base)
+        first, last = before.info.definition, after.info.definition
+        if len({published.definition_at(one).options.bucket for one in range(first, last + 1)}) == 1:
+            return after.layout.buckets
+        if not self.has_gap(before, target):
+            found = {published.buckets_of(commit) for commit in self.data_commits(base, target)}
+            if len(found) == 1:
+                return found.pop()
+        return after.layout.buckets if before.layout.buckets == after.layout.buckets else 1
+
+    def check_cursor(self, version: Version) -> None:
+        """Refuse a place among the keys of a snapshot that has expired, if it may be another one by now."""
+        published, target = self.published, version.target
+        if version.is_complete or target >= (head := published.seen_from(target)).oldest:
+            return
+        if published.may_have_moved(self.snapshot(target).info):
+            raise published.expired(target, head)
+
+    def data_commits(self, after: int, until: int) -> Iterator[SnapshotInfo]:
+        """Snapshots with ids in (after, until] that changed rows, oldest first, read as they are asked."""
+        head = self.published.seen_from(until)
+        # ``after`` may be an expired id whose rows a later snapshot has
+        first = max(after + 1, head.oldest)
+        return (info for info in self.published.infos_in_turn(first, until, head) if info.changes_rows)
+
+    def has_gap(self, before: Snapshot, target: int) -> bool:
+        """Whether commits between a state, which a tag keeps, and a later one have expired."""
+        oldest = self.published.seen_from(target).oldest
+        return before.id < oldest and target > before.info.data_version
 
     def before_commits(self, data_version: int) -> Snapshot:
         """The rows of a data version as they lie where the next commit that changes rows finds them."""

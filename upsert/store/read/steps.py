@@ -24,8 +24,6 @@ from upsert.store.read.change_files import (
     change_files,
     check_all_tracked,
     check_tracked,
-    data_commits,
-    has_gap,
 )
 from upsert.store.read.snapshot import PinnedTable
 from upsert.store.rows.hashing import Hashes
@@ -121,6 +119,7 @@ def advance(
     when it reads the step.
     """
     if version.cursor is not None:
+        table.check_cursor(version)
         return cut(table, version.base, version.target, version.cursor, limit, scope)
     latest = table.snapshot(until).info.data_version
     if latest <= version.base:
@@ -160,12 +159,12 @@ def touched_rows(table: PinnedTable, start: Version, end: Version) -> int:
 
 def _last_commit_within(table: PinnedTable, base: int, latest: int, limit: StepLimit, scope: Scope) -> int:
     before = table.snapshot(base)  # tells a reader whose base has expired
-    if has_gap(table, before, latest):
+    if table.has_gap(before, latest):
         return _oldest_state_after(table, base, latest)
     reached, rows, room = base, 0, _Room(replace(limit, rows=None))
     last: SnapshotInfo | None = None
     has_bytes = limit != StepLimit(limit.rows)
-    for commit in data_commits(table, base, latest):
+    for commit in table.data_commits(base, latest):
         is_alone = commit.kind in ("overwrite", "delete") or not commit.is_shown
         rows += commit.delta_rows
         fits = limit.rows is None or rows <= limit.rows
@@ -221,7 +220,8 @@ def cut(table: PinnedTable, base: int, target: int, low: Cursor, limit: StepLimi
         ]
         first = _largest_limit(hashes, parts, smallest, must_take=is_first)
         at = (bucket, first) if first <= MAX_HASH else (bucket + 1, 0)
-        return Version(base, target, at) if at[0] < table.layout.buckets else Version.complete(target)
+        is_within = at[0] < table.buckets_between(base, target)
+        return Version(base, target, at) if is_within else Version.complete(target)
     return Version.complete(target)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Self
 
@@ -109,6 +109,10 @@ class Layout:
             merge=merge,
             file_form=file_form or FileForm(),
         )
+
+    def with_buckets(self, count: int) -> Self:
+        """The same form with another number of buckets."""
+        return self if count == self.buckets else replace(self, buckets=count)
 
     def lookup_index(self, name: str) -> LookupIndex:
         """The index of this name."""

@@ -312,9 +312,11 @@ def file_was_begun_after_the_fence(state: DiskState) -> Iterator[Finding]:
 
 def bucket_is_known(state: DiskState) -> Iterator[Finding]:
     """``change.added_file_of_unknown_bucket`` of all live files."""
+    buckets = {one.version: one.options.bucket for one in _readable(state)}
     for entry in state.entries:
-        if change.added_file_of_unknown_bucket(state.history.layout.buckets, [entry]):
-            yield Finding(entry.file, f"bucket {entry.bucket} is none of {state.history.layout.buckets}")
+        count = buckets.get(entry.definition, state.history.layout.buckets)
+        if change.added_file_of_unknown_bucket(count, [entry]):
+            yield Finding(entry.file, f"bucket {entry.bucket} is none of {count}")
 
 
 def files_of_a_run_are_disjoint(state: DiskState) -> Iterator[Finding]:
@@ -406,7 +408,7 @@ def field_id_is_given_once(state: DiskState) -> Iterator[Finding]:
 
 
 def place_of_rows_is_kept(state: DiskState) -> Iterator[Finding]:
-    """Primary key, partitions and buckets, by which rows are stored, are those of the first version."""
+    """Primary key, partitions and bucket key, by which rows are stored, are those of the first version."""
     for old, new in _in_order(state):
         after = _places(new)
         for what, before in _places(old).items():
@@ -429,7 +431,6 @@ def _places(definition: Definition) -> dict[str, object]:
     return {
         "the primary key": [ids[name] for name in schema.primary_key],
         "PARTITIONED BY": [ids[name] for name in schema.partitioned_by],
-        "the number of buckets": layout.buckets,
         "the bucket key": [ids.get(name) for name in layout.bucket_key],
     }
 
@@ -441,13 +442,16 @@ def _named(state: DiskState) -> set[int]:
 
 def _in_order(state: DiskState) -> Iterator[tuple[Definition, Definition]]:
     """Each version that can be read and the next such one."""
-    readable = []
+    yield from pairwise(_readable(state))
+
+
+def _readable(state: DiskState) -> Iterator[Definition]:
+    """Each version of the definition that can be read."""
     for version in sorted({0, *_named(state)}):
         try:
-            readable.append(state.history.definition_at(version))
+            yield state.history.definition_at(version)
         except (CorruptTableError, StorageError):
             continue  # ``definition_can_be_read`` says so
-    yield from pairwise(readable)
 
 
 def bytes_have_their_checksum(state: DiskState) -> Iterator[Finding]:
@@ -546,8 +550,10 @@ def _leads_to_all(index: HashIndex, hashes: StoredHashes) -> bool:
 
 def rows_lie_in_their_bucket(state: DiskState) -> Iterator[Finding]:
     """The bucket and the partition of a file are those of its rows."""
+    counts = {one.version: one.options.bucket for one in _readable(state)}
     for entry, file in _opened(state):
         layout = state.history.layout
+        layout = layout.with_buckets(counts.get(entry.definition, layout.buckets))
         buckets = {portion.bucket_id for portion in split(layout, file.table, None)}
         if buckets != {entry.bucket_id}:
             found = f"its rows belong to {sorted(buckets)}, it lies in bucket {entry.bucket}"

@@ -105,10 +105,10 @@ def test_the_mirror_follows_and_keeps_its_rows(catalog: Catalog) -> None:
     catalog.sql("ALTER TABLE users ADD (name STRING, place BIGINT METADATA FROM 'offset' VIRTUAL)")
     catalog.sql("ALTER TABLE users ADD INDEX (name)")
     catalog.sql("ALTER TABLE users DROP COLUMNS (loud, level)")
-    catalog.sql("ALTER TABLE users SET ('mirror.snapshot.num-retained.max' = '20')")
+    catalog.sql("ALTER TABLE users SET ('mirror.snapshot.num-retained.max' = '20', 'mirror.bucket' = '3')")
     table = catalog.table("users")
     assert table.uuid == mirror.uuid
-    assert table.definition.given == {"snapshot.num-retained.max": "20"}
+    assert table.definition.given == {"snapshot.num-retained.max": "20", "bucket": "3"}
     assert [index.columns for index in table.schema.indexes] == [("region",), ("name",)]
     (row,) = table.snapshot().scan().to_pylist()
     assert {key: value for key, value in row.items() if key != "at"} == {
@@ -137,7 +137,7 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "RESET ('state.ttl')": (ConfigurationError, "needs one that is set, got 'state.ttl'; set are topic"),
     "SET ('max-rows' = '7')": (ConfigurationError, "unknown option 'max-rows'"),
     "SET ('scan.startup.mode' = 'latest-offset')": (ConfigurationError, "scan.startup.mode"),
-    "SET ('mirror.bucket' = '4')": (ConfigurationError, "option 'bucket' cannot change"),
+    "SET ('mirror.bucket-key' = 'id')": (ConfigurationError, "option 'bucket-key' cannot change"),
     "ADD COLUMN x INT NOT NULL": (SchemaError, "is NOT NULL, and stored rows"),
     "ADD COLUMN loud INT": (SchemaError, "there is a column of this name"),
     "ADD COLUMN region INT": (SchemaError, "there is a column of this name"),

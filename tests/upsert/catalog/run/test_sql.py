@@ -355,8 +355,10 @@ class TestDefinitions:
         catalog.sql("ALTER TABLE t RESET ('change-tracking')")
         assert catalog.table("t").options.change_tracking
         assert catalog.table("t").options.write_only
-        with pytest.raises(ConfigurationError, match="'bucket' cannot change"):
-            catalog.sql("ALTER TABLE t SET ('bucket' = '3')")
+        catalog.sql("ALTER TABLE t SET ('bucket' = '3')")
+        assert catalog.table("t").options.bucket == 3
+        with pytest.raises(ConfigurationError, match="'bucket-key' cannot change"):
+            catalog.sql("ALTER TABLE t SET ('bucket-key' = 'id')")
 
     def test_column_that_another_is_computed_from_stays(self, catalog: Catalog) -> None:
         catalog.sql("CREATE TABLE t (id INT, a INT, b AS a + 1)")

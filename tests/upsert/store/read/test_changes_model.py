@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.upsert.store.replay import Replay, State, state_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.store.alterations import SetOptions
 from upsert.store.read import changes as _changes
 from upsert.store.table import Table
 from upsert.store.version import Version
@@ -25,7 +26,7 @@ Change = tuple[str, int, str | None]
 KEYS = st.integers(0, 9)
 VALUES = st.sampled_from(["a", "b", None])
 COMMIT = st.tuples(
-    st.sampled_from(["write", "write", "write", "write", "overwrite", "compact", "clean"]),
+    st.sampled_from(["write", "write", "write", "write", "overwrite", "compact", "clean", "rescale"]),
     st.lists(st.tuples(st.sampled_from(["+I", "+U", "-D"]), KEYS, VALUES), max_size=8),
 )
 
@@ -39,6 +40,8 @@ def run(table: Table, commits: list[tuple[str, list[Change]]]) -> dict[int, Stat
             table.compact()
         elif action == "clean":
             table.clean(older_than_s=0)
+        elif action == "rescale":
+            rescale(table, changes)
         else:
             is_overwrite = action == "overwrite"
             current = Counter() if is_overwrite else current.copy()
@@ -46,6 +49,11 @@ def run(table: Table, commits: list[tuple[str, list[Change]]]) -> dict[int, Stat
             (table.overwrite if is_overwrite else table.write)(as_table(allowed))
         states[table.snapshot().info.data_version] = +current
     return states
+
+
+def rescale(table: Table, drawn: list[Change]) -> None:
+    """Another number of buckets, from 1 to 9."""
+    table.alter(SetOptions({"bucket": str(1 + len(drawn))}))
 
 
 def apply(state: State, change: Change, *, is_keyed: bool) -> bool:
@@ -174,6 +182,9 @@ def after(table: Table, commit: tuple[str, list[Change]], states: dict[int, Stat
         return {}
     if action == "clean":
         table.clean(older_than_s=0)
+        return {}
+    if action == "rescale":
+        rescale(table, changes)
         return {}
     if action == "overwrite":
         current = Counter()

@@ -89,7 +89,6 @@ DAMAGES = [
     ("field_id_is_given_once", edited(3, an_old_id)),
     ("field_id_is_given_once", edited(3, a_narrower_type)),
     ("place_of_rows_is_kept", edited(2, another_key)),
-    ("place_of_rows_is_kept", edited(2, more_buckets)),
 ]
 
 
@@ -101,6 +100,12 @@ def test_a_table_with_several_definitions_keeps_every_rule(table: Table) -> None
 def test_a_damage_is_named_by_its_rule(table: Table, rule: str, damage: Callable[[Table], None]) -> None:
     damage(table)
     assert {found.rule for found in table.check() if not found.is_information} == {rule}
+
+
+def test_files_lie_in_the_buckets_that_their_definition_says(table: Table) -> None:
+    edited(3, more_buckets)(table)
+    found = {one.rule for one in table.check(deep=True) if not one.is_information}
+    assert found == {"rows_lie_in_their_bucket"}
 
 
 def test_every_rule_has_a_damage() -> None:
