@@ -200,3 +200,13 @@ def test_the_first_match_and_the_last_one_turn_a_row(kind: str) -> None:
         own.append([row[-1] for row in of_a])
     gone, back = ("+I", "-D") if kind == "semi" else ("-D", "+I")
     assert own == [[gone], [], [], [back]]
+
+
+def test_a_row_that_moves_to_another_key_is_no_change_where_no_key_comes_out() -> None:
+    tables = (JoinedTable("/t0", COLUMNS, emit=("id",)), JoinedTable("/t1", COLUMNS, emit=()))
+    spec = DeltaJoinSpec(tables, Inner((Leaf(0), Leaf(1)), ((Ref(0, "k"), Ref(1, "k")),)))
+    b = counted([(1, 7, None, None), (2, 8, None, None)])
+    step = Step(
+        spec, SCHEMAS, [counted([(5, 7, None, None)]), b], [counted([(5, 8, None, None)]), b], Facts()
+    )
+    assert step.emitted() == []
