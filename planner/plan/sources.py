@@ -21,8 +21,9 @@ class ManagedTable:
 
     `changed_rows` is the size of the latest commit, unless a compaction came after it; `rows` is about how
     many rows there are, `rows_per_key` about how many of them one key finds, by the name of the index.
-    `changing` are the METADATA columns of the read that a change has from its own commit. `where` are the
-    rows that the read asks for, all if None, and `asked` the options that it gives.
+    `changing` are the METADATA columns of the read, which a change has from its own commit: ALTER TABLE may
+    change a row's bucket too. `where` are the rows that the read asks for, all if None, and `asked` the
+    options that it gives.
     """
 
     name: str

@@ -81,7 +81,6 @@ from upsert.spark.formats import FORMAT
 from upsert.spark.java import class_name
 from upsert.spark.reads import is_read
 from upsert.store.predicate import parse_where
-from upsert.store.read.row_metadata import is_of_commit
 from upsert.store.table import Table
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, VERSIONS_MARK, UniqueKeys, UpsertKey
 
@@ -352,7 +351,7 @@ class _Reader:
             },
             consumer_id=options.consumer_id,
             lease_ms=options.lease_ms,
-            changing=frozenset(name for name, key in options.metadata.items() if is_of_commit(key)),
+            changing=frozenset(options.metadata),
             where=normalized(where),
             asked=options.asked - ({"scan.source"} if options.source == "files" else set()),
         )

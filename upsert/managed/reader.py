@@ -50,7 +50,7 @@ from upsert.store.read.snapshot import PIECE_BYTES, PinnedTable, Snapshot
 from upsert.store.read.splits import Split, tasks
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.table import Table
-from upsert.store.version import Version, step_between
+from upsert.store.version import Step, Version, step_between
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,15 @@ class RowMetadata:
             column = pa.repeat(value, rows.num_rows) if isinstance(value, pa.Scalar) else value
             rows = rows.append_column(name, column)
         return rows
+
+    def check_buckets(self, table: PinnedTable, step: Step, count: int) -> None:
+        """Refuse the bucket of changes that are found in ``count`` buckets, where the target has others."""
+        if self.needs(BUCKET) and count != table.snapshot(step.target).layout.buckets:
+            raise SchemaError(
+                f"{self.of}: metadata {BUCKET!r} must be of changes in one number of buckets, but ALTER "
+                f"TABLE changed it between the snapshots {step.base} and {step.target}; leave the column "
+                "out, or read the changes before and after it apart"
+            )
 
     def until(self, table: PinnedTable, version: Version, until: int | None) -> int | None:
         """How far the next step may go: over one commit where the columns tell which one it is."""
@@ -442,6 +451,7 @@ class ChangesReader(SteppingReader[Table]):
         step = step_between(first, last)
         commit = self._metadata.commit(table.published, last.target)
         count = table.pinned().buckets_between(step.base, step.target)
+        self._metadata.check_buckets(table.pinned(), step, count)
         buckets = (b for b in range(count) if step.hashes_of(b) is not None)
         return [ChangesPartition(table.uuid, first, last, bucket, commit) for bucket in buckets]
 

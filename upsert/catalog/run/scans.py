@@ -28,7 +28,7 @@ from upsert.sql.query import AsOf, AsOfKind, ChangesBetween, Reference
 from upsert.sql.show_create import declared_names
 from upsert.store import Table
 from upsert.store.predicate import Where, parse_where, where_to_json
-from upsert.store.read.row_metadata import is_of_commit, metadata_option
+from upsert.store.read.row_metadata import metadata_option
 from upsert.stream_keys import VERSIONS_MARK
 from upsert.types import quoted
 
@@ -474,7 +474,7 @@ def unstable_column(context: Context, query: QueryText) -> str | None:
             continue  # a table of Spark's, which checks its name itself
         for column in schema.computed:
             is_read = reference.columns is None or column.name.lower() in reference.columns
-            if is_read and column.metadata is not None and is_of_commit(column.metadata):
+            if is_read and column.metadata is not None:
                 return column.name
     return None
 

@@ -48,11 +48,6 @@ ALIASES: Final = {key.replace("-", "_"): key for key in KEYS}
 _EPOCH: Final = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 
 
-def is_of_commit(key: str) -> bool:
-    """Whether a change has a key's value from its own commit, so that a ``-U`` or ``-D`` has another one."""
-    return ALIASES.get(key, key) != BUCKET
-
-
 def metadata_option(value: str) -> dict[str, str]:
     """Names of columns and the keys that they hold, of the option ``metadata.columns``.
 

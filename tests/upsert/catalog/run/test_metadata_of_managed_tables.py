@@ -128,6 +128,8 @@ class TestReading:
         for text, message in {
             "SELECT version, count(*) FROM readings GROUP BY version": "line 1, column 31",
             "CREATE TABLE u AS SELECT version, id FROM readings": "so a PRIMARY KEY must find the row",
+            # another number of buckets may bring the row elsewhere before it is deleted
+            "CREATE TABLE u AS SELECT bucket, id FROM readings": "so a PRIMARY KEY must find the row",
             "SELECT r.version FROM readings r JOIN log USING (id)": "has another one; select and filter it",
         }.items():
             with pytest.raises(SchemaError) as error:
@@ -143,3 +145,29 @@ class TestReading:
         rows = catalog.table("log").snapshot().scan().sort_by("id").to_pylist()
         assert [(row["id"], row["version"]) for row in rows] == [(1, 5), (2, 7), (3, 5), (4, 7)]
         assert rows[3]["ms"] == last.time_ms
+
+    def test_changes_in_two_numbers_of_buckets_have_no_bucket(
+        self, catalog: Catalog, spark: SparkSession
+    ) -> None:
+        catalog.sql(READINGS)
+        table = catalog.table("readings")
+        for buckets, id in ("2", 1), ("2", 2), ("5", 3), ("5", 4):
+            catalog.sql(f"ALTER TABLE readings SET ('bucket' = '{buckets}')")
+            table.write(pa.table({"id": [id], "v": ["a"]}))
+        first, second, _, third, fourth = (snapshot.id for snapshot in table.history())
+        query = "SELECT id, bucket FROM table_changes(readings, {}, {}) ORDER BY id"
+        for base, target in (first, second), (third, fourth):
+            (change,) = self.rows(catalog, spark, query.format(base, target))
+            state = f"readings FOR SYSTEM_VERSION AS OF {target}"
+            assert [change] == self.rows(
+                catalog, spark, f"SELECT id, bucket FROM {state} WHERE id = {change[0]}"
+            )
+        with pytest.raises(SchemaError) as error:
+            self.rows(catalog, spark, query.format(first, fourth))
+        assert str(error.value) == (
+            "table 'readings': metadata 'bucket' must be of changes in one number of buckets, but ALTER "
+            "TABLE changed it between the snapshots 1 and 5; leave the column out, or read the changes "
+            "before and after it apart"
+        )
+        without = query.replace(", bucket", "").format(first, fourth)
+        assert self.rows(catalog, spark, without) == [(2,), (3,), (4,)]
