@@ -573,5 +573,15 @@ for name, refused in REFUSED.items():
     refused.__name__ = name
     step(refused)
 
+
+@step
+def after_the_end() -> Any:
+    """What is shown of a query, and SHOW JOBS, when the session that has run the query has been stopped."""
+    catalog.options["execution.runtime-mode"] = "streaming"
+    running = sql("INSERT INTO copied SELECT id FROM orders")
+    assert running.await_termination(120)
+    spark.stop()
+    return str(running), sql("SHOW JOBS").rows.column("status").to_pylist()
+
+
 print("\n" + json.dumps(results))
-spark.stop()

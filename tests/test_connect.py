@@ -107,6 +107,12 @@ def test_the_end_of_a_query_is_recorded(found: dict[str, Any]) -> None:
     assert found["recorded"] == ["ended"]
 
 
+def test_a_query_and_the_jobs_are_shown_when_the_session_has_been_stopped(found: dict[str, Any]) -> None:
+    shown, jobs = found["after_the_end"]
+    assert shown.startswith("<INSERT INTO copied: stopped, checkpoint")
+    assert set(jobs) == {"ended"}
+
+
 def test_a_warning_of_a_key_names_what_finds_out_there(found: dict[str, Any]) -> None:
     """Not the planner, which the catalog has."""
     (told,) = found["unproven_key"]

@@ -15,6 +15,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.show import html
 from upsert.show.values import rows_of, text_of, values_of, visible
 from upsert.spark.connect import needs_classic
+from upsert.spark.queries import is_running
 from upsert.stream_keys import UpsertKey
 from upsert.types import with_numbers
 
@@ -280,7 +281,7 @@ class Running(Result):
     checkpoint: str
 
     def __repr__(self) -> str:
-        state = "running" if self.query.isActive else "stopped"
+        state = "running" if is_running(self.query) else "stopped"
         return f"<{self.statement}: {state}, checkpoint {self.checkpoint!r}>"
 
     def await_termination(self, timeout: int | None = None) -> bool:

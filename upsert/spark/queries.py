@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from upsert.spark.checkpoint_files import local_folder, query_of
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _WATCHED_EVERY_S: Final = 0.5
+
+_SESSION_ENDED: Final = (Py4JError, OSError, PySparkException)
+"""What is raised when a session that has ended is asked; the last one is that of Spark Connect."""
 
 
 def end_together(queries: Sequence[StreamingQuery], *, end_by_themselves: bool) -> None:
@@ -43,7 +47,7 @@ def end_together(queries: Sequence[StreamingQuery], *, end_by_themselves: bool) 
             time.sleep(_WATCHED_EVERY_S)
 
     def watch_while_spark_runs() -> None:
-        with suppress(Py4JError, OSError):
+        with suppress(*_SESSION_ENDED):
             watch()
 
     threading.Thread(target=watch_while_spark_runs, name="statement-set", daemon=True).start()
@@ -53,13 +57,21 @@ def active_queries(spark: SparkSession) -> set[str]:
     """The ids of the queries that a session runs; none if it has been stopped."""
     try:
         return {str(query.id) for query in spark.streams.active}
-    except (Py4JError, OSError):
+    except _SESSION_ENDED:
         return set()
+
+
+def is_running(query: StreamingQuery) -> bool:
+    """Whether a query runs; not if its session has ended."""
+    try:
+        return query.isActive
+    except _SESSION_ENDED:
+        return False
 
 
 def stop_query(spark: SparkSession, id: str) -> bool:
     """Stop a query; False if the session does not run it."""
-    with suppress(Py4JError, OSError):
+    with suppress(*_SESSION_ENDED):
         for query in spark.streams.active:
             if str(query.id) == id:
                 query.stop()
