@@ -354,15 +354,15 @@ def kept_rows() -> Any:
     sql("CREATE TABLE newest (product_id BIGINT, id BIGINT, PRIMARY KEY (product_id) NOT ENFORCED)")
     sql("CREATE TABLE both (what STRING, n BIGINT, PRIMARY KEY (what) NOT ENFORCED)")
     history(
-        "CREATE TABLE l (id BIGINT, p BIGINT, PRIMARY KEY (id) NOT ENFORCED, INDEX (p))",
+        "CREATE TABLE l (id BIGINT, p BIGINT, half DOUBLE, PRIMARY KEY (id) NOT ENFORCED, INDEX (p))",
         "CREATE TABLE r (p BIGINT, PRIMARY KEY (p) NOT ENFORCED)",
         "INSERT INTO r VALUES (1), (2)",
-        "INSERT INTO l VALUES (1, 1), (2, 1), (3, 2)",
+        "INSERT INTO l VALUES (1, 1, 0.5), (2, 1, 1.0), (3, 2, 1.5)",
     )
-    sql("CREATE TABLE totals (p BIGINT, n BIGINT, ids BIGINT, PRIMARY KEY (p) NOT ENFORCED)")
+    sql("CREATE TABLE totals (p BIGINT, n BIGINT, ids BIGINT, half DOUBLE, PRIMARY KEY (p) NOT ENFORCED)")
     statements = (
-        """INSERT INTO totals SELECT l.p, count(*) AS n, sum(id) FROM l JOIN r ON l.p = r.p WHERE l.id < 9
-           GROUP BY l.p""",
+        """INSERT INTO totals SELECT l.p, count(*) AS n, sum(id), sum(half) FROM l JOIN r ON l.p = r.p
+           WHERE l.id < 9 GROUP BY l.p""",
         "INSERT INTO newest SELECT r.p, l.id FROM l JOIN r ON l.p = r.p WHERE l.id < 9",
         "INSERT INTO both SELECT 'l', id FROM l WHERE id < 3 UNION ALL SELECT concat('r', '(', ''), p FROM r",
     )
@@ -455,6 +455,9 @@ BY_ROWS: dict[str, Callable[[Any], Any]] = {
         *NAMED
     ),
     "new names": lambda df: df.withColumnRenamed("amount", "n").withColumnRenamed("n", "amount"),
+    "a name of the same list": lambda df: df.select(
+        "id", F.abs("id").alias("n"), (F.col("n") + 1).alias("product_id"), "amount", KIND
+    ),
     "a function": lambda df: df.withColumn("amount", F.udf(lambda n: n, "double")("amount")),
     "a generator": lambda df: df.selectExpr("id", "stack(2, 1L, 2L) AS product_id", "amount", KIND),
     "a union": lambda df: df.where("id > 2").unionByName(df.where("NOT id > 2")),

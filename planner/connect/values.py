@@ -37,6 +37,7 @@ _COLUMN: Final = re.compile(rf"\s*(?:{_NAME}(?:\.{_NAME})*(?:\.\*)?|\*)\s*")
 _KIND_ALONE: Final = re.compile(rf"\s*(?:[\w`]+\.)*`?{ROW_KIND_COLUMN}`?\s*", re.IGNORECASE)
 _KIND_WITHIN: Final = re.compile(rf"\b{ROW_KIND_COLUMN}\b", re.IGNORECASE)
 
+_UNKNOWN: Final = "UNRESOLVED_COLUMN"
 _GENERATOR: Final = "UNSUPPORTED_GENERATOR"
 """What Spark says of one that makes rows of a row: of each change those that are to be added or removed."""
 
@@ -160,11 +161,27 @@ def fault_of(df: DataFrame, below: Any, values: Sequence[Any]) -> Fault | None:
     asked = [_value_of(one) for one in values if _is_asked(one)]
     if not asked or _condition(df, below, asked) is None:
         return None
+    named = _with_names(below, values)
+    if _condition(df, named, asked) is None:
+        return None
     for one in asked:
         condition = _condition(df, below, [one])
+        if condition is not None and condition.startswith(_UNKNOWN):
+            condition = _condition(df, named, [one])
         if condition is not None and not condition.startswith(_GENERATOR):
             return Fault(in_words(one), condition)
     return None
+
+
+def _with_names(below: Any, values: Sequence[Any]) -> Any:
+    """The relation with the values that a later one of the same list may use by their names."""
+    named = type(below)()
+    named.project.input.CopyFrom(below)
+    named.project.expressions.add().unresolved_star.SetInParent()
+    named.project.expressions.extend(
+        one for one in values if _is_expression(one) and (_alias_of(one) is not None or _is_asked(one))
+    )
+    return named
 
 
 def _is_asked(expression: Any) -> bool:
