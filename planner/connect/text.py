@@ -414,7 +414,12 @@ class _Text:
         """The condition of WHERE."""
         if self._select.args.get("where") is None:
             return None
-        at = next(token for token in reversed(self._tokens) if token.token_type is TokenType.WHERE)
+        words = pairwise(self._tokens)  # after a dot it is a column
+        at = next(
+            token
+            for before, token in words
+            if token.token_type is TokenType.WHERE and before.token_type is not TokenType.DOT
+        )
         following = pairwise(token for token in self._tokens if token.start > at.end)
         ends = (one.start for one, by in following if (one.text.upper(), by.text.upper()) == ("GROUP", "BY"))
         return self._edited(at.end + 1, next(ends, len(self._query.worded.text)))

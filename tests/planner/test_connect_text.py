@@ -14,7 +14,7 @@ from upsert.sql.query import QueryText
 def text_of(query: str) -> _Text:
     streams: Any = {
         name: SimpleNamespace(columns=[*columns, "_row_kind"], isStreaming=True)
-        for name, columns in {"a": ("id", "k", "both"), "b": ("k", "n")}.items()
+        for name, columns in {"a": ("id", "k", "both"), "b": ("k", "n"), "w": ("k", "where")}.items()
     }
     parsed = QueryText.of(query)
     return _Text(parsed, parsed.references, [streams[one.name] for one in parsed.references])
@@ -24,6 +24,11 @@ def test_a_star_of_a_table_is_all_its_columns() -> None:
     text = text_of("SELECT A.*, n FROM a JOIN b ON a.k = b.k")
     assert text.items == ("A.*", "`b`.n")
     assert [ref.column for ref in text._columns() if ref is not None] == ["id", "k", "both", "n"]
+
+
+def test_a_column_called_where_begins_no_condition() -> None:
+    text = text_of("SELECT w.where AS x FROM w WHERE w.k > 1 AND w.where - 1 > 0")
+    assert text.where == "w.k > 1 AND w.where - 1 > 0"
 
 
 @pytest.mark.parametrize(
