@@ -53,6 +53,14 @@ def end_together(queries: Sequence[StreamingQuery], *, end_by_themselves: bool) 
     threading.Thread(target=watch_while_spark_runs, name="statement-set", daemon=True).start()
 
 
+def running_queries(spark: SparkSession) -> list[StreamingQuery]:
+    """The queries that a session runs; none if it has been stopped."""
+    try:
+        return list(spark.streams.active)
+    except _SESSION_ENDED:
+        return []
+
+
 def active_queries(spark: SparkSession) -> set[str]:
     """The ids of the queries that a session runs; none if it has been stopped."""
     try:

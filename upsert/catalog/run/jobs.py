@@ -21,7 +21,7 @@ from upsert.catalog.results import Done, Rows
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.catalog.system_tables import time_of
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.spark.queries import query_with_checkpoint, stop_query
+from upsert.spark.queries import query_with_checkpoint, running_queries, stop_query
 from upsert.spark.variables import has_variables, with_variables
 from upsert.sql import statements as s
 from upsert.store.storage import storage_of
@@ -317,4 +317,4 @@ def stop_job(context: Context, statement: s.StopJob, spark: SparkSession | None)
 
 def _running(spark: SparkSession | None) -> list[StreamingQuery]:
     session = active(spark)
-    return [] if session is None else list(session.streams.active)
+    return [] if session is None else running_queries(session)
