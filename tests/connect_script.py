@@ -457,7 +457,7 @@ BY_ROWS: dict[str, Callable[[Any], Any]] = {
     "new names": lambda df: df.withColumnRenamed("amount", "n").withColumnRenamed("n", "amount"),
     "a name of the same list": lambda df: df.select(
         "id", F.abs("id").alias("n"), (F.col("n") + 1).alias("product_id"), "amount", KIND
-    ),
+    ).drop("n"),
     "a function": lambda df: df.withColumn("amount", F.udf(lambda n: n, "double")("amount")),
     "a generator": lambda df: df.selectExpr("id", "stack(2, 1L, 2L) AS product_id", "amount", KIND),
     "a union": lambda df: df.where("id > 2").unionByName(df.where("NOT id > 2")),
