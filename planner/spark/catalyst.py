@@ -612,7 +612,7 @@ class Catalyst:
         return self.project([*self.output(left), self.alias(met, name, id)], joined)
 
     def existence_as_union(
-        self, left: JavaObject, right: JavaObject, condition: JavaObject, exists: JavaObject
+        self, left: JavaObject, right: JavaObject, condition: JavaObject | None, exists: JavaObject
     ) -> JavaObject:
         """The left side with such a column, as its rows that have met one, and those that have not."""
         id, name, _ = self.attribute(exists)
@@ -627,7 +627,7 @@ class Catalyst:
         return self._logical.Union(self._seq([met, self._apart(unmet, met)]), False, False)
 
     def _below_existence(
-        self, left: JavaObject, right: JavaObject, kind: str, condition: JavaObject
+        self, left: JavaObject, right: JavaObject, kind: str, condition: JavaObject | None
     ) -> JavaObject:
         """A semi or anti join, below those of its left side that only say whether a row has met one."""
         if self.existence(left) is None:

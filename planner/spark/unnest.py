@@ -297,10 +297,9 @@ def _with_existence_apart(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     EXISTS the joins lie right below each other, and the unions above all of them.
     """
     exists = catalyst.existence(node)
-    condition = None if exists is None else catalyst.condition(node)
-    if exists is not None and condition is not None:
+    if exists is not None:
         left, right = catalyst.children(node)
-        node = catalyst.existence_as_union(left, right, condition, exists)
+        node = catalyst.existence_as_union(left, right, catalyst.condition(node), exists)
     inputs = catalyst.children(node)
     if not inputs:
         return node

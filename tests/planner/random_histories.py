@@ -6,7 +6,7 @@ After each step of a history, what the stream has given must be what Spark's bat
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -30,6 +30,7 @@ from upsert.catalog.context import Unnested
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store import Table
+from upsert.store.alterations import SetOptions
 
 _KEY = st.none() | st.integers(0, 4)
 _TIMES = (datetime(2024, 2, 29), datetime(2024, 3, 1, 0, 0, 0, 1), datetime(1, 1, 1), datetime(9999, 12, 31))
@@ -70,12 +71,14 @@ class Run:
         form: of its joins.
         shards: of its joins.
         silent: tables that do not change in this step.
+        buckets: tables that get another number of buckets between their deletions and their insertions.
     """
 
     max_rows: int
     form: str
     shards: int
     silent: frozenset[str]
+    buckets: Mapping[str, int] = field(default_factory=dict)
 
 
 _RUNS = st.builds(
@@ -84,6 +87,7 @@ _RUNS = st.builds(
     st.sampled_from(["fused", "shuffled"]),
     st.integers(1, 3),
     st.frozensets(st.sampled_from(sorted(SCHEMAS)), max_size=2),
+    st.dictionaries(st.sampled_from(sorted(SCHEMAS)), st.integers(1, 3), max_size=2),
 )
 
 
@@ -149,11 +153,13 @@ class Warehouse:
         options = {"bucket": str(history.buckets)}
         self.tables = {name: Table.create(folder / name, schema, options) for name, schema in SCHEMAS.items()}
 
-    def change(self, rows: Changes, silent: frozenset[str]) -> None:
+    def change(self, rows: Changes, run: Run) -> None:
         """Take some rows away, then write others: those of equal keys are updates."""
         for name, table in self.tables.items():
-            if name not in silent:
+            if name not in run.silent:
                 write(table, table.snapshot().scan().to_pylist()[::3], "-D")
+                if name in run.buckets:
+                    table.alter(SetOptions({"bucket": str(run.buckets[name])}))
                 write(table, rows[name], "+I")
 
     def view_changes(self, max_rows: int) -> None:
@@ -198,7 +204,7 @@ def compare_in_steps(warehouse: Warehouse, texts: Sequence[str], history: Histor
     spark, texts, ends = warehouse.spark, tuple(dict.fromkeys(texts)), []
     for rows, run in history.steps:
         for name in warehouse.tables:
-            warehouse.change(rows, run.silent | (warehouse.tables.keys() - {name}))
+            warehouse.change(rows, replace(run, silent=run.silent | (warehouse.tables.keys() - {name})))
             ends.append(versions_of([*warehouse.tables.values()]))
     warehouse.view_changes(1000)
     with joined_in_steps(ends):
@@ -255,7 +261,7 @@ def compare_joins(warehouse: Warehouse, texts: Sequence[str], history: History, 
         opposites.extend(key for key, both in signs.items() if len(both) > 1 and key[0] in is_net)
 
     for number, (rows, run) in enumerate(history.steps):
-        warehouse.change(rows, run.silent)
+        warehouse.change(rows, run)
         warehouse.view_changes(history.steps[0][1].max_rows)
         options = {"physical": run.form, "shards": run.shards}
         df = in_one({text: by_session(warehouse.stream_of(text), **options) for text in known})
@@ -280,22 +286,28 @@ def compare_aggregate(warehouse: Warehouse, query: GroupedQuery, history: Histor
 
     def take(batch: DataFrame, _: int) -> None:
         found.micro_batches += 1
-        for row in sorted(batch.collect(), key=lambda one: RowKind(one[ROW_KIND_COLUMN]).sign):
-            key, kind = tuple(map(repr, row[: query.groups])), RowKind(row[ROW_KIND_COLUMN])
+        kind_of = batch.columns.index(ROW_KIND_COLUMN)
+        for row in sorted(_collected(batch), key=lambda one: RowKind(one[kind_of]).sign):
+            key, kind = tuple(map(repr, row[: query.groups])), RowKind(row[kind_of])
             if kind.sign > 0:
-                groups[key] = repr(tuple(row)[:-1])
+                groups[key] = repr(row[:-1])
             else:
                 groups.pop(key, None)
 
     for number, (rows, run) in enumerate(history.steps):
-        warehouse.change(rows, run.silent)
+        warehouse.change(rows, run)
         warehouse.view_changes(history.steps[0][1].max_rows)
         df = by_session(warehouse.stream_of(query.sql), shards=run.shards)
         writer = df.writeStream.outputMode("update").foreachBatch(take).trigger(availableNow=True)
         writer.option("checkpointLocation", str(warehouse.folder / "groups")).start().awaitTermination()
         warehouse.view_rows()
-        wanted = Counter(repr(tuple(row)) for row in spark.sql(query.sql).collect())
+        wanted = Counter(map(repr, _collected(spark.sql(query.sql))))
         _compare(found, number, query.sql, Counter(groups.values()), wanted)
+
+
+def _collected(df: DataFrame) -> list[tuple[Any, ...]]:
+    """Rows, also of the first day of year 1, which Spark's own rows of Python cannot have."""
+    return list(zip(*(column.to_pylist() for column in df.toArrow().columns), strict=True))
 
 
 def _compare(found: Found, step: int, text: str, given: Mapping[Any, int], wanted: Mapping[Any, int]) -> None:

@@ -576,6 +576,12 @@ class TestStreaming:
             sql(f"SELECT id FROM orders o WHERE {condition}")
         assert told.value.is_for_a_view
 
+    def test_an_exists_that_no_row_can_meet_is_a_join_without_an_equality(self, sql: Session) -> None:
+        """A column that cannot be NULL is NULL: of the condition nothing is left."""
+        exists = "EXISTS (SELECT 1 FROM orders p WHERE p.id = o.id AND p.id IS NULL)"
+        with pytest.raises(PlanError, match="no equality between a column of 'orders' and one of 'orders'"):
+            sql(f"SELECT id FROM orders o WHERE amount > 9 OR {exists}")
+
     def test_subquery_over_a_stream_needs_a_planner(self, spark: SparkSession, tmp_path: Path) -> None:
         catalog = Catalog(tmp_path / "plain")
         for text in (ORDERS, PRODUCTS, "SET 'execution.runtime-mode' = 'streaming'"):
