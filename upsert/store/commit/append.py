@@ -31,7 +31,7 @@ from upsert.store.commit import staging
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.constraints import CountCheck, KeyConflicts, UniqueCheck
-from upsert.store.commit.rescale import restaged
+from upsert.store.commit.rewrite import restaged
 from upsert.store.commit.staging import RawFile, Rows, StagedFiles
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import write_run

@@ -24,7 +24,7 @@ from upsert.sql.checks import check_of
 from upsert.sql.columns import read_check
 from upsert.sql.tokens import Cursor
 from upsert.store import Table
-from upsert.store.alterations import AddCheck, AddColumn, ResetOptions, SetOptions
+from upsert.store.alterations import AddCheck, AddColumn, Alteration, ResetOptions, SetOptions
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.storage import put_if_absent
 from upsert.store.version import Version
@@ -319,28 +319,35 @@ def between(table: Table, action: Any) -> Table:
     return slow
 
 
-def test_while_others_commit_only_their_files_are_brought_over_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("schema", "change"),
+    [(KEYED, buckets(3)), (COUNTED, buckets(3)), (COUNTED, AddColumn(Column("later", pa.int32())))],
+    ids=["keyed", "counted", "other keys"],
+)
+def test_while_others_commit_only_their_files_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: TableSchema, change: Alteration
 ) -> None:
-    table = Table.create(tmp_path / "t", KEYED, {"bucket": "2"})
+    table = Table.create(tmp_path / "t", schema, {"bucket": "2"})
     table.write(some(range(1000)))
     turns = iter(range(5))
 
     def commit() -> None:
         if (turn := next(turns, None)) is not None:
-            Table.open(table.path).write(some([turn, 5000 + turn], "b"))
+            Table.open(table.path).write(some([5000 + turn, 6000 + turn], "b"))
 
-    from upsert.store.commit import rescale
+    from upsert.store.commit import rewrite
 
     cut: list[int] = []
-    rows_of_file = rescale.rows_of_file
+    rows_of_file = rewrite.rows_of_file
     monkeypatch.setattr(
-        rescale, "rows_of_file", lambda *given: (cut.append(given[2].rows), rows_of_file(*given))[1]
+        rewrite, "rows_of_file", lambda *given: (cut.append(given[2].rows), rows_of_file(*given))[1]
     )
-    between(table, commit).alter(buckets(3))
-    expected = {id: f"a{id}" for id in range(1000)} | {i: f"b{i}" for n in range(5) for i in (n, 5000 + n)}
-    assert found(table) == Counter(expected.items())
-    # all rows once in two files, merged in three buckets of two parts each, and each commit's two rows
+    between(table, commit).alter(change)
+    expected = {id: f"a{id}" for id in range(1000)} | {
+        first + n: f"b{first + n}" for n in range(5) for first in (5000, 6000)
+    }
+    assert Counter(row[:2] for row in found(table).elements()) == Counter(expected.items())
+    # all rows once, and once more where the parts of two buckets are merged; then each commit's two rows
     assert sum(cut) <= 2 * 1000 + 5 * 2 * 2
     assert table.check(deep=True) == ()
     table.expire(keep=1)

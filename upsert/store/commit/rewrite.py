@@ -1,10 +1,11 @@
-"""Bringing all rows of a table into another number of buckets, file by file.
+"""All rows of a table in other files: in another number of buckets, or as rows with another identity.
 
-Rows that one commit has added on level 0, or that are on one higher level, stay together: each new bucket has
-its part of them as a sorted run of the same age. So deletions, the order of commits, and what a merge engine
-has made of rows stay as they are, and no rows are merged with older or newer ones.
+The latter are those of a table without primary key whose columns change, for these are their keys. Rows that
+one commit has added on level 0, or that are on one higher level, stay together: each new bucket has its part
+of them as a sorted run of the same age. So deletions, the order of commits, and what a merge engine has made
+of rows stay as they are, and no rows are merged with older or newer ones.
 
-While others commit, only what they have added has to be brought over again.
+While others commit, only what they have added has to be written again.
 """
 
 from __future__ import annotations
@@ -21,25 +22,38 @@ from upsert.store.commit.change import file_below_fence
 from upsert.store.commit.staging import PIECE_BYTES, RawFile, StagedFiles, cut_again, remove
 from upsert.store.files.data_file import rows_of_file
 from upsert.store.files.writing import write_run
+from upsert.store.metadata.definition import has_same_values
 from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
-from upsert.store.rows.layout import KIND_COLUMN, Layout
+from upsert.store.rows.fold import fold
+from upsert.store.rows.hashing import row_hashes
+from upsert.store.rows.layout import (
+    COUNT_COLUMN,
+    KIND_COLUMN,
+    ROW_HASH_COLUMN,
+    Layout,
+    Projection,
+    with_ids,
+)
 from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs
+from upsert.store.rows.partitions import split
 
 
-class Rescale:
-    """The files of a table with the buckets of ``layout``; ``written`` gets every file that is written.
+class Rewrite:
+    """The files of a table in the form ``new``; ``written`` gets every file that is written.
 
     Some of these only serve to make others, or are not needed any more after another commit.
     """
 
-    def __init__(self, root: str, layout: Layout, written: list[FileEntry]) -> None:
+    def __init__(self, root: str, old: Layout, new: Layout, written: list[FileEntry]) -> None:
         self._root = root
-        self._layout = layout
+        self._old = old
+        self._new = new
         self._written = written
+        self._has_other_keys = new.is_counted and not has_same_values(old.schema, new.schema)
         self._known: dict[tuple[str, ...], list[FileEntry]] = {}
 
     def at(self, live: FileSet, head: SnapshotInfo) -> tuple[FileEntry, ...]:
@@ -49,7 +63,7 @@ class Rescale:
             files = tuple(entry.file for run in runs for entry in run)
             found = self._known.get(files)
             if found is None or file_below_fence(head.fence, found):
-                found = self._known[files] = self._rescaled(runs, head.id)
+                found = self._known[files] = self._rewritten(runs, head.id)
             added += found
         return tuple(added)
 
@@ -62,33 +76,40 @@ class Rescale:
         for entries in of_count.values():
             for (partition, _), runs in FileSet.of(entries).groups.items():
                 found[partition] += runs
-        return tuple(entry for runs in found.values() for entry in self._rescaled(runs, base))
+        return tuple(entry for runs in found.values() for entry in self._rewritten(runs, base))
 
-    def _rescaled(self, runs: Sequence[Run], base: int) -> list[FileEntry]:
+    def _rewritten(self, runs: Sequence[Run], base: int) -> list[FileEntry]:
         """The runs of some buckets of a partition, which are of one age, as runs of the new buckets."""
         found: dict[int, list[list[FileEntry]]] = defaultdict(list)
         for run in runs:
-            own: dict[int, list[FileEntry]] = defaultdict(list)
-            for entry in run:
-                for bucket, pieces in self._cut(entry).items():
-                    own[bucket] += self._write(pieces, entry, bucket, base, (entry.first_key, entry.last_key))
-            for bucket, files in own.items():
+            parts = self._with_other_keys(run, base) if self._has_other_keys else self._cut(run, base)
+            for bucket, files in parts:
                 found[bucket].append(files)
         newest = max((entry for run in runs for entry in run), key=lambda entry: entry.sequence)
         added: list[FileEntry] = []
-        for bucket, parts in found.items():
-            added += parts[0] if len(parts) == 1 else self._merged(parts, newest, bucket, base)
+        for bucket, of_bucket in found.items():
+            is_run = len(of_bucket) == 1
+            added += of_bucket[0] if is_run else self._merged(of_bucket, newest, bucket, base)
         return added
 
-    def _cut(self, entry: FileEntry) -> Mapping[int, Sequence[SortedRows]]:
+    def _cut(self, run: Run, base: int) -> Iterable[tuple[int, list[FileEntry]]]:
+        """A run's part of each new bucket, which is a run too."""
+        found: dict[int, list[FileEntry]] = defaultdict(list)
+        for entry in run:
+            for bucket, pieces in self._pieces(entry).items():
+                bounds = entry.first_key, entry.last_key
+                found[bucket] += self._write(pieces, entry, bucket, base, bounds)
+        return found.items()
+
+    def _pieces(self, entry: FileEntry) -> Mapping[int, Sequence[SortedRows]]:
         """The rows of a file by their new bucket, ascending by key."""
         found: dict[int, list[SortedRows]] = defaultdict(list)
-        rows_of = rows_of_file(self._root, self._layout, entry)
-        for (piece,) in key_ranges(self._layout, [rows_of], PIECE_BYTES):
-            rows, numbers = piece.rows, self._layout.buckets_of(piece.rows)
+        rows_of = rows_of_file(self._root, self._new, entry)
+        for (piece,) in key_ranges(self._new, [rows_of], PIECE_BYTES):
+            rows, numbers = piece.rows, self._new.buckets_of(piece.rows)
             if piece.kinds is not None:
                 rows = rows.append_column(KIND_COLUMN, pa.array(piece.kinds, pa.int8()))
-            for bucket, part in by_number(rows, numbers, self._layout.buckets):
+            for bucket, part in by_number(rows, numbers, self._new.buckets):
                 kinds = None
                 if piece.kinds is not None:
                     kinds = np.asarray(part.column(KIND_COLUMN).combine_chunks())
@@ -96,13 +117,34 @@ class Rescale:
                 found[bucket].append(SortedRows(part, kinds))
         return found
 
+    def _with_other_keys(self, run: Run, base: int) -> Iterator[tuple[int, list[FileEntry]]]:
+        """What the rows of a run become, whose order is another one: pieces, each of them a run."""
+        for entry in run:
+            rows_of = rows_of_file(self._root, self._old, entry)
+            for (piece,) in key_ranges(self._old, [rows_of], PIECE_BYTES):
+                for portion in split(self._new, self._converted(piece.rows), None):
+                    counts = portion.rows.column(COUNT_COLUMN).to_numpy()
+                    columns = portion.rows.select([*self._new.schema.names, ROW_HASH_COLUMN])
+                    bucket, rows = portion.bucket_id[1], fold(self._new, columns, counts, "rows")
+                    yield bucket, self._write([rows], entry, bucket, base, None)
+
+    def _converted(self, rows: pa.Table) -> pa.Table:
+        """Rows without primary key in the new form, with the counts that they have."""
+        (named,) = (
+            pa.Table.from_arrays(rows.columns, schema=with_ids(self._old)).combine_chunks().to_batches()
+        )
+        projection = Projection.of(named.schema, self._new, f"table {self._root!r}")
+        columns = projection.apply(named, self._new.schema.names).columns
+        hashes = row_hashes(columns, named.num_rows)
+        return pa.table([*columns, hashes, named.column(COUNT_COLUMN)], schema=self._new.stored)
+
     def _merged(
         self, parts: Iterable[Sequence[FileEntry]], newest: FileEntry, bucket: int, base: int
     ) -> list[FileEntry]:
-        """One run of what came from several buckets, none of which has a key of another."""
-        inputs = [rows_of_file(self._root, self._layout, entry) for files in parts for entry in files]
+        """One run of several."""
+        inputs = [rows_of_file(self._root, self._new, entry) for files in parts for entry in files]
         merged: Iterator[SortedRows] = (
-            merge_runs(self._layout, within) for within in key_ranges(self._layout, inputs, PIECE_BYTES)
+            merge_runs(self._new, within) for within in key_ranges(self._new, inputs, PIECE_BYTES)
         )
         return self._write(merged, newest, bucket, base, None)
 
@@ -117,7 +159,7 @@ class Rescale:
         """Write a run, or a part of it, of the partition and the age that a file has."""
         bucket_id = like.partition, bucket
         files = write_run(
-            self._root, self._layout, pieces, bucket_id, level=like.level, base=base, within=within
+            self._root, self._new, pieces, bucket_id, level=like.level, base=base, within=within
         )
         found = [replace(entry, sequence=like.sequence) for entry in files]
         self._written += found
@@ -134,7 +176,7 @@ def restaged(history: History, given: StagedFiles, head: SnapshotInfo) -> Staged
     raw: list[RawFile] = []
     try:
         raw.extend(filter(None, (cut_again(root, layout, head.id, one) for one in given.raw)))
-        files = Rescale(root, layout, written).staged(history, given.files, head.id)
+        files = Rewrite(root, layout, layout, written).staged(history, given.files, head.id)
     except BaseException:
         remove(root, StagedFiles(history.uuid, tuple(written), tuple(raw)))
         raise
