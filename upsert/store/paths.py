@@ -23,6 +23,7 @@ LOG_HOME: Final = "log/home"
 LIFETIME_LOCK: Final = "lifetime.lock"
 LOG_LOCK: Final = "log.lock"
 COMPACTION_LOCK: Final = "compaction.lock"
+COMMIT_LOCK: Final = "commit.lock"
 COMPACTION_ERROR: Final = "compaction-error.txt"
 NULL_PARTITION: Final = "__DEFAULT_PARTITION__"
 

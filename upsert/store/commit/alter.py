@@ -36,7 +36,7 @@ def alter(committer: Committer, changes: Iterable[Alteration]) -> SnapshotInfo:
     attempt = _Attempt(committer.history, tuple(changes))
     uuid = committer.history.uuid
     with append.discarded_if_failed(committer, lambda: [StagedFiles(uuid, tuple(attempt.written))]):
-        info = committer.commit(attempt.propose).info
+        info = committer.commit(attempt.propose, goes_first=True).info
     # drops what attempts that lost have rewritten; what is published is needed and stays
     if attempt.written:
         append.discard_left(committer, [StagedFiles(uuid, tuple(attempt.written))])

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -30,6 +30,7 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.failpoints import reach
+from upsert.flock import FileLock
 from upsert.retry import retried
 from upsert.store import paths
 from upsert.store.commit.change import Change, CommitRules, Propose
@@ -141,11 +142,14 @@ class Committer:
         self._storage = storage_of(history.root)
         self.environment = environment
 
-    def commit(self, propose: Propose, *, has_just_looked: bool = False) -> Committed:
+    def commit(
+        self, propose: Propose, *, has_just_looked: bool = False, goes_first: bool = False
+    ) -> Committed:
         """Publish what ``propose`` says; the snapshot is the latest one if that is None.
 
         With ``has_just_looked`` the first attempt builds on what the caller has seen a moment ago, see
-        ``History.seen_just_now``.
+        ``History.seen_just_now``. With ``goes_first`` other commits of this machine wait once it has lost a
+        race, until it is through: for changes that each of them makes longer.
 
         Raises:
             UnknownOutcomeError: neither the object store nor a look at the disk has said whether it was
@@ -158,9 +162,14 @@ class Committer:
         delta: _Delta | None = None
         lost_races = 0
         written: set[str] = set()
+        turn = ExitStack()
 
         def attempt() -> Committed:
             nonlocal delta, has_just_looked, lost_races
+            if not goes_first:
+                has_just_looked = not self._has_waited() and has_just_looked
+            elif lost_races == 1:
+                self._take_turn(turn)
             damage, begun = "", self.environment.monotonic()
             while True:
                 head = self.history.seen_just_now() if has_just_looked else self.history.latest()
@@ -191,16 +200,17 @@ class Committer:
                 raise _LostRaceError(head.id)
 
         try:
-            done = retried(
-                attempt,
-                is_passing=lambda failure: isinstance(failure, _LostRaceError),
-                first_pause_s=_FIRST_PAUSE_S,
-                longest_pause_s=_LONGEST_PAUSE_S,
-                patience_s=GIVE_UP_AFTER_S,
-                jitter=self.environment.uniform,
-                sleep=self.environment.sleep,
-                monotonic=self.environment.monotonic,
-            )
+            with turn:
+                done = retried(
+                    attempt,
+                    is_passing=lambda failure: isinstance(failure, _LostRaceError),
+                    first_pause_s=_FIRST_PAUSE_S,
+                    longest_pause_s=_FIRST_PAUSE_S if goes_first else _LONGEST_PAUSE_S,
+                    patience_s=GIVE_UP_AFTER_S,
+                    jitter=self.environment.uniform,
+                    sleep=self.environment.sleep,
+                    monotonic=self.environment.monotonic,
+                )
         except (_LostRaceError, CommitConflictError) as failure:
             self._delete_left(written)
             if isinstance(failure, CommitConflictError):
@@ -211,6 +221,26 @@ class Committer:
             ) from None
         self._delete_left(written - _names_of(done.info))
         return done
+
+    def _take_turn(self, until: ExitStack) -> None:
+        """Let other commits of this machine wait until a context ends, or this process does."""
+        with suppress(OSError):  # it is the others' courtesy: without it the race goes on
+            lock = FileLock.take(self._storage.lock_file(self.root, paths.COMMIT_LOCK), wait=True)
+            if lock is not None:
+                until.enter_context(lock)
+
+    def _has_waited(self) -> bool:
+        """Whether another commit had its turn, which is over, or takes longer than one may wait for it."""
+        path, clock = self._storage.lock_file(self.root, paths.COMMIT_LOCK), self.environment.monotonic
+        has_waited, until = False, clock() + GIVE_UP_AFTER_S
+        with suppress(OSError):  # the table is gone, or the lock is another user's
+            while os.path.exists(path) and clock() < until:
+                if (lock := FileLock.take(path, is_shared=True)) is not None:
+                    lock.release()
+                    break
+                has_waited = True
+                self.environment.sleep(_FIRST_PAUSE_S)
+        return has_waited
 
     def _delete_left(self, manifests: Iterable[str]) -> None:
         """Delete what attempts that lost have written; whatever fails here, ``clean`` does it later."""
