@@ -460,6 +460,9 @@ BY_ROWS: dict[str, Callable[[Any], Any]] = {
     ).drop("n"),
     "a function": lambda df: df.withColumn("amount", F.udf(lambda n: n, "double")("amount")),
     "a generator": lambda df: df.selectExpr("id", "stack(2, 1L, 2L) AS product_id", "amount", KIND),
+    "a generator of its own column": lambda df: df.select(
+        F.explode(F.array(df["id"])).alias("id"), "product_id", "amount", KIND
+    ),
     "a union": lambda df: df.where("id > 2").unionByName(df.where("NOT id > 2")),
 }
 """Queries of the changes of `orders` that take each change for itself."""
@@ -481,6 +484,10 @@ NOT_BY_ROWS: dict[str, Callable[[Any], Any]] = {
     "a function of chance": lambda df: df.selectExpr(f"{by_chance()}(id) AS id", KIND),
     "a called function": lambda df: df.withColumn("id", F.call_function(by_chance(), "id")),
     "a function in SQL": lambda df: df.where(f"{shadowed()}() > 0.5"),
+    "rows by chance": lambda df: df.selectExpr(f"stack(2, id, {by_chance()}(id)) AS id", KIND),
+    "rows of its own column by chance": lambda df: df.select(
+        F.explode(F.array(F.call_function(by_chance(), df["id"]))).alias("id"), KIND
+    ),
     "a time of the clock": lambda df: df.where("timestamp_millis(id) < 'today'"),
     "a constant of the clock": lambda df: df.where(F.timestamp_millis("id") < F.lit("now").cast("timestamp")),
     "a subquery in a text": lambda df: df.where("id IN (SELECT 1)"),

@@ -2,7 +2,8 @@
 
 A name in a message does not say whether it is a function of chance, whether it takes several rows, or makes
 them. Spark says so of the condition of a join, which must be of one row alone, and the same for it always. So
-each computed value is asked for in such a condition, which is analysed and never run.
+each computed value is asked for in such a condition, which is analysed and never run. A function that makes
+rows of a row can stand in no condition: it is asked for in a LATERAL join, which must give the same always.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class Fault(NamedTuple):
     @property
     def is_volatile(self) -> bool:
         """Whether it is another value another time."""
-        return self.condition == "INVALID_NON_DETERMINISTIC_EXPRESSIONS"
+        return "NON_DETERMINISTIC" in self.condition
 
 
 def fault_of(df: DataFrame, below: Any, values: Sequence[Any]) -> Fault | None:
@@ -168,7 +169,9 @@ def fault_of(df: DataFrame, below: Any, values: Sequence[Any]) -> Fault | None:
         condition = _condition(df, below, [one])
         if condition is not None and condition.startswith(_UNKNOWN):
             condition = _condition(df, named, [one])
-        if condition is not None and not condition.startswith(_GENERATOR):
+        if condition is not None and condition.startswith(_GENERATOR):
+            condition = _condition_of_generator(df, below, one)
+        if condition is not None:
             return Fault(in_words(one), condition)
     return None
 
@@ -196,10 +199,9 @@ def _is_column(expression: Any) -> bool:
     return bool(_COLUMN.fullmatch(_name_of(expression)))
 
 
-def _condition(df: Any, below: Any, values: Sequence[Any]) -> str | None:
+def _condition(df: DataFrame, below: Any, values: Sequence[Any]) -> str | None:
     """The condition of the error with which Spark refuses a join on these values; None if it takes them."""
-    plan = df._plan.to_proto(df.sparkSession.client)
-    joined = type(plan.root)()
+    joined = type(below)()
     joined.join.left.CopyFrom(below)
     joined.join.right.project.input.range.end = 1
     joined.join.right.project.input.range.step = 1
@@ -209,7 +211,25 @@ def _condition(df: Any, below: Any, values: Sequence[Any]) -> str | None:
         given = _call(type(value), "isnotnull", value)
         condition = given if condition is None else _call(type(value), "and", condition, given)
     joined.join.join_condition.CopyFrom(condition)
-    plan.root.CopyFrom(joined)
+    return _refusal(df, joined)
+
+
+def _condition_of_generator(df: DataFrame, below: Any, value: Any) -> str | None:
+    """The same of a LATERAL join with the rows that a value makes of each row."""
+    joined = type(below)()
+    joined.lateral_join.left.CopyFrom(below)
+    joined.lateral_join.right.project.expressions.append(value)
+    joined.lateral_join.join_type = joined.join.JOIN_TYPE_INNER
+    for one in messages(joined.lateral_join.right.project.expressions[0]):
+        if "plan_id" in one.DESCRIPTOR.fields_by_name:  # of the outer rows columns are found by name alone
+            one.ClearField("plan_id")
+    return _refusal(df, joined)
+
+
+def _refusal(df: Any, relation: Any) -> str | None:
+    """The condition of the error with which Spark refuses a relation; None if it takes it."""
+    plan = df._plan.to_proto(df.sparkSession.client)
+    plan.root.CopyFrom(relation)
     try:
         df.sparkSession.client.schema(plan)
     except AnalysisException as error:
