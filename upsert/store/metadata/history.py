@@ -355,7 +355,7 @@ class History:
         if id == 0:
             return EMPTY
         self._check_id(id, head)
-        if head.data_version <= id and (head.id == id or not self.may_have_moved(head)):
+        if head.data_version <= id and (head.id == id or not head.definition):
             return head
         found = self._info(max(id, head.oldest))
         if found.data_version > id:

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import copytree
 from threading import Thread
 from typing import Any
 
@@ -25,7 +26,7 @@ from upsert.sql.checks import check_of
 from upsert.sql.columns import read_check
 from upsert.sql.tokens import Cursor
 from upsert.store import Table
-from upsert.store.alterations import AddCheck, AddColumn, Alteration, ResetOptions, SetOptions
+from upsert.store.alterations import AddCheck, AddColumn, Alteration, ResetOptions, SetComment, SetOptions
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.storage import put_if_absent
 from upsert.store.version import Version
@@ -178,6 +179,21 @@ def test_old_states_are_read_where_their_rows_lay(tmp_path: Path) -> None:
         assert Counter(tuple(row.values()) for row in old.lookup(["id"], keys).to_pylist()) == state
         for key, text in state:
             assert old.scan(where=[("id", "=", key)]).to_pylist() == [{"id": key, "v": text}]
+
+
+def test_a_state_is_read_by_its_id_without_all_definitions_that_there_were(tmp_path: Path) -> None:
+    """In an object store each of them is a request, in each process."""
+    table = Table.create(tmp_path / "t", KEYED, {"write-only": "true"})
+    for number in range(9):
+        table.alter(SetComment("v", str(number)))
+    for id in range(3):
+        table.write(some([id]))
+    table.compact()
+    copy = copytree(tmp_path / "t", tmp_path / "copy")
+    for number in range(1, 9):
+        (copy / f"definition/definition-{number:020}").unlink()
+    last = table.snapshot().info.data_version
+    assert [Table.open(copy).snapshot(id).scan().num_rows for id in (last - 1, last)] == [2, 3]
 
 
 @pytest.mark.parametrize("back", [1, 2, 3])
