@@ -654,9 +654,12 @@ def _check_fixed(old: Definition, new: Definition) -> None:
     before, after = _fixed(old), _fixed(new)
     begins_or_ends = old.options.log.system != new.options.log.system
     if new.options.log.is_kafka and old.options.bucket != new.options.bucket:
+        when, remedy = "while the table has a log", "set 'log.system' = 'none', and then another number"
+        if begins_or_ends:
+            when, remedy = "while the table gets a log", "set the number first, and then 'log.system'"
         raise ConfigurationError(
-            f"{old.owner}: ALTER TABLE: option 'bucket' cannot change while the table has a log, whose topic "
-            "has a partition for each bucket; set 'log.system' = 'none', and then another number"
+            f"{old.owner}: ALTER TABLE: option 'bucket' cannot change {when}, whose topic has a partition "
+            f"for each bucket; {remedy}"
         )
     for key in before:  # in this order: the first that differs is what was asked for
         if key not in after or before[key] == after[key]:

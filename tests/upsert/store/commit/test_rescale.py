@@ -530,8 +530,10 @@ def test_a_log_has_a_partition_for_each_bucket(tmp_path: Path) -> None:
 
     table = Table.create(tmp_path / "t", KEYED, {"bucket": "2"})
     log = SetOptions({"log.system": "kafka", "log.kafka.bootstrap.servers": "nowhere:1"})
-    with pytest.raises(ConfigurationError, match="cannot change while the table has a log"):
+    with pytest.raises(ConfigurationError, match=r"gets a log, .* set the number first, and then"):
         altered(table.definition, [log, buckets(3)])
+    with pytest.raises(ConfigurationError, match=r"has a log, .* set 'log.system' = 'none', and then"):
+        altered(altered(table.definition, [log]), [buckets(3)])
 
 
 @pytest.mark.long
