@@ -1101,6 +1101,38 @@ def test_a_view_holds_what_its_next_refresh_reads_until_it_is_dropped(
 
 
 @pytest.mark.long
+def test_a_view_whose_changes_expired_while_refreshes_ended_behind_its_hidden_table_is_computed_again(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both hold a table by one name: the hidden table, many steps ahead, keeps less than the view reads."""
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    query = "SELECT a.id, b.id AS other, b.n FROM sales a JOIN sales b ON a.id = b.n"
+    view, sales = catalog.create_view("v", query, spark=spark), catalog.table("sales")
+    (hidden,) = stages(view.table)
+
+    def ended(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for seed, point in enumerate([*["upsert.views.refresh.reach"] * 4, "planner.views.kept_table._commit"]):
+        change(catalog, seed)  # three commits to sales
+        with monkeypatch.context() as patch:
+            patch.setattr(point, ended)
+            with pytest.raises(KeyboardInterrupt):
+                view.refresh()
+    known = view.base_versions["default.sales"]
+    assert hidden.snapshot().info.base_versions == {sales.uuid: known + 13}
+    sales.expire(keep=1)
+    assert sales.published.latest().oldest == known + 13
+    found = []
+    for seed in range(5, 7):
+        change(catalog, seed)
+        assert view.refresh()
+        found.append([view.refreshes[name].by_changes for name in ("v", hidden.name)])
+        assert rows_of(catalog, "v") == expected(catalog, query)
+    assert found == [[False, True], [True, True]]
+
+
+@pytest.mark.long
 def test_a_hold_is_written_again_when_it_is_ten_snapshots_behind(
     catalog: Catalog, spark: SparkSession
 ) -> None:
