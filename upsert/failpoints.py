@@ -21,7 +21,7 @@ POINTS: Final = (
     "data.after-sidecar",
     "stage.after-raw",
     "delete.after-write",
-    "commit.after-move",
+    "move.after-write",
     "commit.before-manifest",
     "commit.after-manifest",
     "fold.after-part",

@@ -219,7 +219,7 @@ def _in_present_buckets(
         head = committer.history.latest()
     with _stale_if_cleaned(committer, given):
         moved = restaged(committer.history, given, head)
-    reach("commit.after-move")
+    reach("move.after-write")
     with discarded_if_failed(committer, lambda: [moved]):
         done = _in_present_buckets(committer, moved, terms, head)
     discard_left(committer, [given, moved])

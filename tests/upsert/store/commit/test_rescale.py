@@ -461,7 +461,7 @@ def test_it_comes_between_two_attempts_to_commit(
 
 
 @pytest.mark.parametrize("stage", ["stage", "stage_raw"])
-@pytest.mark.parametrize("point", ["commit.after-move", "publish.before-link", "publish.after-link"])
+@pytest.mark.parametrize("point", ["move.after-write", "publish.before-link", "publish.after-link"])
 def test_a_crash_of_a_commit_that_moves_its_rows_loses_nothing(
     tmp_path: Path, point: str, stage: str
 ) -> None:
