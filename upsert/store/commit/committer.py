@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 from typing import Final, NoReturn
 from uuid import uuid4
@@ -84,6 +85,9 @@ def note_ends(uuid: str, topic: str, ends: Mapping[str, int]) -> None:
 GIVE_UP_AFTER_S: Final = 300.0
 """Ten tries were too few for eight writers; a commit that loses for minutes has another problem."""
 
+MOST_TURNS: Final = 50
+"""A commit that goes first gives up after so many lost races: its attempts take minutes in a large table."""
+
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 2.0
 
@@ -124,6 +128,10 @@ class _LostRaceError(Exception):
     """Another committer was first to follow this snapshot."""
 
 
+class _TakenBackError(StaleWriterError):
+    """The snapshot that was followed has expired meanwhile; what was published is no part of the history."""
+
+
 @dataclass(frozen=True)
 class Committed:
     """The snapshot after a commit, and the files that it has added itself (none if it changed nothing)."""
@@ -156,7 +164,7 @@ class Committer:
                 published, and it may be yet; or it was, and what became of it cannot be read.
             StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
             CommitConflictError: the change does not fit what others committed; or every attempt for
-                five minutes lost the race. Nothing was published.
+                five minutes lost the race, or fifty of what goes first. Nothing was published.
             OSError: the disk refused. A look at it has shown that nothing was published.
         """
         delta: _Delta | None = None
@@ -194,8 +202,12 @@ class Committer:
                         raise
                     damage = str(cause)
                     continue
-                if self._publish(info, change):
-                    return Committed(info, change.added)
+                try:
+                    if self._publish(info, change):
+                        return Committed(info, change.added)
+                except _TakenBackError:
+                    if not goes_first:  # rows are of a state that is gone; what goes first begins again
+                        raise
                 lost_races += 1
                 raise _LostRaceError(head.id)
 
@@ -206,7 +218,8 @@ class Committer:
                     is_passing=lambda failure: isinstance(failure, _LostRaceError),
                     first_pause_s=_FIRST_PAUSE_S,
                     longest_pause_s=_FIRST_PAUSE_S if goes_first else _LONGEST_PAUSE_S,
-                    patience_s=GIVE_UP_AFTER_S,
+                    patience_s=inf if goes_first else GIVE_UP_AFTER_S,
+                    tries=MOST_TURNS if goes_first else None,
                     jitter=self.environment.uniform,
                     sleep=self.environment.sleep,
                     monotonic=self.environment.monotonic,
@@ -215,9 +228,10 @@ class Committer:
             self._delete_left(written)
             if isinstance(failure, CommitConflictError):
                 raise
+            how_many = f", {lost_races} of them" if goes_first else f" in {GIVE_UP_AFTER_S:g} s"
             raise CommitConflictError(
-                f"table {self.root!r}: commit on snapshot {failure.args[0]} lost every race for the next id "
-                f"in {GIVE_UP_AFTER_S:g} s; let fewer processes commit at once, then run it again"
+                f"table {self.root!r}: commit on snapshot {failure.args[0]} lost every race for the next "
+                f"id{how_many}; let fewer processes commit at once, then run it again"
             ) from None
         self._delete_left(written - _names_of(done.info))
         return done
@@ -408,7 +422,7 @@ class Committer:
         """Delete a snapshot of this process that turned out to be no part of the history."""
         self._storage.delete(path)
         self.history.forget()
-        raise StaleWriterError(
+        raise _TakenBackError(
             f"table {self.root!r}: a writer must commit while the snapshot that it builds on is there; "
             f"{found}; write the rows again"
         )

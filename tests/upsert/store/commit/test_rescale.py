@@ -392,6 +392,30 @@ def test_commits_of_this_machine_wait_once_one_of_them_was_first(tmp_path: Path)
     assert table.check(deep=True) == ()
 
 
+def test_a_first_attempt_of_hours_may_lose_its_race_and_its_snapshot(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", KEYED, {"bucket": "2"})
+    table.write(some(range(100)))
+    hours = iter([2, 1, 0])
+    clock = [0.0]
+
+    def publish(path: str, content: bytes) -> bool:
+        if hour := next(hours, 0):
+            clock[0] += hour * 3600
+            (tmp_path / "t/commit.lock").unlink(missing_ok=True)
+            for _ in range(hour):
+                Table.open(table.path).write(some([1000 + hour]))
+            if hour == 2:
+                Table.open(table.path).expire(keep=1)
+        return put_if_absent(path, content)
+
+    slow = Table.open(table.path)
+    environment = Environment(put_if_absent=publish, sleep=lambda _: None, monotonic=lambda: clock[0])
+    slow._committer = Committer(slow.published, environment)
+    slow.alter(buckets(3))
+    assert found(table) == Counter({id: f"a{id}" for id in (*range(100), 1001, 1002)}.items())
+    assert table.check(deep=True) == ()
+
+
 def test_it_comes_between_a_deletion_and_its_commit(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", KEYED, {"bucket": "2"})
     table.write(some(range(100)))
