@@ -588,9 +588,11 @@ for name, refused in REFUSED.items():
 def after_the_end() -> Any:
     """What is shown of a query, and SHOW JOBS, when the session that has run the query has been stopped."""
     catalog.options["execution.runtime-mode"] = "streaming"
-    running = sql("INSERT INTO copied SELECT id FROM orders")
-    assert running.await_termination(120)
-    spark.stop()
+    try:
+        running = sql("INSERT INTO copied SELECT id FROM orders")
+        assert running.await_termination(120)
+    finally:
+        spark.stop()  # or the thread of its listener would let the process never end
     return str(running), sql("SHOW JOBS").rows.column("status").to_pylist()
 
 
