@@ -297,7 +297,7 @@ def _only_warned_of(root: str) -> Iterator[None]:
     try:
         yield
     except TableNotFoundError:
-        pass  # they went with the table
+        pass  # they went with the table, or by now
     except Exception as failure:
         warnings.warn(
             f"table {root!r}: files without use could not be deleted after a commit — {failure!r}; clean() "
@@ -407,10 +407,14 @@ def discard_left(committer: Committer, staged: Iterable[StagedFiles]) -> None:
 def discard(committer: Committer, staged: Iterable[StagedFiles]) -> None:
     """Delete staged files, except those that a commit has published after all."""
     history = committer.history
-    head = history.latest()
-    for one in staged:
-        if one.table != history.uuid:
-            continue
+    own = [one for one in staged if one.table == history.uuid]
+    try:
+        head = history.latest()
+    except TableNotFoundError:
+        for one in own:  # what was written after the table was dropped lies where it was
+            staging.remove(history.root, one)
+        raise
+    for one in own:
         published = history.files_since(min((entry.base for entry in one.files), default=head.id), head)
         unpublished = tuple(entry for entry in one.files if entry.file not in published)
         staging.remove(history.root, StagedFiles(history.uuid, unpublished, one.raw, folded=one.folded))

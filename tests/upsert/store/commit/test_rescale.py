@@ -1,6 +1,7 @@
 """ALTER TABLE to another number of buckets: rows, their ages and changes stay, whoever is at work."""
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from upsert.errors import (
     ConfigurationError,
     SnapshotExpiredError,
     StaleWriterError,
+    TableNotFoundError,
 )
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -583,3 +585,23 @@ def test_random_numbers_of_buckets_rows_and_files(tmp_path: Path, seed: int) -> 
                 table.compact()
         assert found(table) == Counter(expected.items())
     assert table.check(deep=True) == ()
+
+
+def test_a_table_that_is_dropped_meanwhile_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from upsert.store.commit import rewrite
+
+    table = Table.create(tmp_path / "t", KEYED, {"bucket": "2"})
+    table.write(some(range(100)))
+    rows_of_file = rewrite.rows_of_file
+
+    def dropped_meanwhile(*given: Any) -> Any:
+        rows = rows_of_file(*given)
+        shutil.rmtree(table.path, ignore_errors=True)
+        return rows
+
+    monkeypatch.setattr(rewrite, "rows_of_file", dropped_meanwhile)
+    with pytest.raises(TableNotFoundError, match="was it dropped"):
+        table.alter(buckets(3))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
