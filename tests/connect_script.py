@@ -593,7 +593,11 @@ def after_the_end() -> Any:
         assert running.await_termination(120)
     finally:
         spark.stop()  # or the thread of its listener would let the process never end
-    return str(running), sql("SHOW JOBS").rows.column("status").to_pylist()
+    jobs, until = ["running"], time.monotonic() + 60
+    while "running" in jobs and time.monotonic() < until:  # a record is written when a query has ended
+        jobs = sql("SHOW JOBS").rows.column("status").to_pylist()
+        time.sleep(0.1)
+    return str(running), jobs
 
 
 print("\n" + json.dumps(results))
