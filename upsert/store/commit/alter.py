@@ -19,7 +19,7 @@ from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.commit.rewrite import Rewrite
 from upsert.store.commit.staging import StagedFiles
-from upsert.store.metadata.definition import Definition, has_same_values, new_checks
+from upsert.store.metadata.definition import Definition, new_checks
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
@@ -50,9 +50,8 @@ class _Attempt:
         self.written: list[FileEntry] = []
         self._history = history
         self._changes = changes
-        self._published: tuple[int, Definition] | None = None
+        self._published: tuple[int, Definition, Rewrite] | None = None
         self._checked: tuple[int, int] | None = None
-        self._rewrite: Rewrite | None = None
 
     def propose(self, head: SnapshotInfo) -> Change | None:
         """The change to make on a snapshot; None if the table is like that already."""
@@ -64,23 +63,17 @@ class _Attempt:
             raise SchemaError(f"table {self._history.root!r}: ALTER TABLE: {reason}")
         self._check_rows(old, new, head)
         if self._published is None or self._published[0] != old.version:
-            self._published = old.version, publish_definition(self._history.root, self._history.uuid, new)
-            self._rewrite = Rewrite(self._history.root, old.layout, self._published[1].layout, self.written)
+            new = publish_definition(self._history.root, self._history.uuid, new)
+            rewrite = Rewrite(self._history.root, old.layout, new.layout, self.written)
+            self._published = old.version, new, rewrite
             reach("alter.after-definition")
-        new = self._published[1]
-        added = self._written_again(old, new, head)
+        _, new, rewrite = self._published
+        if not rewrite.is_needed:
+            return Change("alter", definition=new.version)
+        live = self._history.files(head)
+        added = rewrite.at(live, head)
         reach("alter.after-rewrite")
-        removed = () if added is None else self._history.files(head).entries
-        return Change("alter", added or (), removed, definition=new.version)
-
-    def _written_again(
-        self, old: Definition, new: Definition, head: SnapshotInfo
-    ) -> tuple[FileEntry, ...] | None:
-        """All rows in other files, if they cannot stay where they are, or be the same; None if they can."""
-        has_same_keys = not new.layout.is_counted or has_same_values(old.schema, new.schema)
-        if self._rewrite is None or (has_same_keys and old.options.bucket == new.options.bucket):
-            return None
-        return self._rewrite.at(self._history.files(head), head)
+        return Change("alter", added, live.entries, definition=new.version)
 
     def _check_rows(self, old: Definition, new: Definition, head: SnapshotInfo) -> None:
         """Refuse existing rows that break a constraint of ``new`` which ``old`` has not."""

@@ -56,6 +56,11 @@ class Rewrite:
         self._has_other_keys = new.is_counted and not has_same_values(old.schema, new.schema)
         self._known: dict[tuple[str, ...], list[FileEntry]] = {}
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether rows cannot stay where they are, or be the same."""
+        return self._has_other_keys or self._old.buckets != self._new.buckets
+
     def at(self, live: FileSet, head: SnapshotInfo) -> tuple[FileEntry, ...]:
         """The files that take the place of those that are live in a snapshot."""
         added: list[FileEntry] = []

@@ -646,7 +646,7 @@ class PinnedTable:
             raise published.expired(target, head)
 
     def data_commits(self, after: int, until: int) -> Iterator[SnapshotInfo]:
-        """Snapshots with ids in (after, until] that changed rows, oldest first, read as they are asked."""
+        """Snapshots with ids in (after, until] that changed rows, oldest first; read one by one."""
         head = self.published.seen_from(until)
         # ``after`` may be an expired id whose rows a later snapshot has
         first = max(after + 1, head.oldest)
