@@ -28,7 +28,7 @@ from deltajoin.enrichment import HOWS, On, pairs_of
 from deltajoin.errors import CheckpointMismatchError
 from upsert import types
 from upsert.arrays import Mask, Positions, one_array
-from upsert.blobs import by_number, from_blob, gathered, to_blobs
+from upsert.blobs import BLOB_COLUMN, gathered, in_order, rows_in, sent, to_blob, to_blobs
 from upsert.errors import BrokenPayloadError, ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark.batches import from_spark, rows_for_spark
@@ -49,8 +49,6 @@ DELETED: Final = "_is_deleted"
 _OF: Final = "temporal join"
 """What messages about its inputs begin with."""
 
-_BLOB: Final = "blob"
-_WHOLE: Final = 1 << 62
 _FOREVER: Final = 9_214_646_400_000_000
 """The year 2262, in microseconds: a blob is never late, and pandas has no later times."""
 
@@ -199,31 +197,31 @@ class Pack:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Blobs with the number of their bucket, and a time at which none is late."""
-        number = 0
-        for given in gathered(from_spark(batches)):
-            rows = self._rows(given) if self.side == 0 else self._versions(given)
-            time = self.join.time if self.side == 0 else self.join.valid_from
-            if rows.column(time).null_count:
-                raise SchemaError(
-                    f"temporal join: column {time!r} says when a row is valid and must not be NULL, got a "
-                    "row with NULL; filter such rows"
-                )
-            if rows.num_rows and ticks(rows, time).max() >= _FOREVER:
-                raise SchemaError(
-                    f"temporal join: column {time!r} must be before the year 2262, got a row that is later, "
-                    "after which all others would be late; filter such rows"
-                )
-            buckets = bucket_of(hash_columns(_keys(self.join, rows, self.side)), BUCKETS)
-            for bucket, own in by_number(rows, buckets, BUCKETS):
-                for blob in to_blobs(own, {"side": self.side, "task": task_number(), "number": number}):
-                    number += 1
-                    yield pa.record_batch(
-                        {
-                            "bucket": pa.array([bucket], pa.int32()),
-                            _BLOB: pa.array([blob], pa.binary()),
-                            "at": pa.array([_FOREVER], types.TIMESTAMP),
-                        }
-                    )
+        parts = map(self._parted, gathered(from_spark(batches)))
+        for bucket, blob in sent(parts, BUCKETS, {"side": self.side, "task": task_number()}):
+            yield pa.record_batch(
+                {
+                    "bucket": pa.array([bucket], pa.int32()),
+                    BLOB_COLUMN: pa.array([blob], pa.binary()),
+                    "at": pa.array([_FOREVER], types.TIMESTAMP),
+                }
+            )
+
+    def _parted(self, given: pa.Table) -> tuple[pa.Table, Positions]:
+        """Rows, and the bucket of each."""
+        rows = self._rows(given) if self.side == 0 else self._versions(given)
+        time = self.join.time if self.side == 0 else self.join.valid_from
+        if rows.column(time).null_count:
+            raise SchemaError(
+                f"temporal join: column {time!r} says when a row is valid and must not be NULL, got a row "
+                "with NULL; filter such rows"
+            )
+        if rows.num_rows and ticks(rows, time).max() >= _FOREVER:
+            raise SchemaError(
+                f"temporal join: column {time!r} must be before the year 2262, got a row that is later, "
+                "after which all others would be late; filter such rows"
+            )
+        return rows, bucket_of(hash_columns(_keys(self.join, rows, self.side)), BUCKETS)
 
     def _rows(self, given: pa.Table) -> pa.Table:
         columns = [given.column(field.name).cast(field.type) for field in self.join.left]
@@ -255,13 +253,12 @@ class JoinBucket:
         import pandas as pd  # a worker of another step has no need of it
 
         watermark = state.getCurrentWatermarkMs()
-        parts = [from_blob(blob) for frame in frames for blob in frame[_BLOB]]
-        # a shuffle keeps no order: of versions of one time the one that a task has read later must win
-        parts.sort(key=lambda part: (part[1]["task"], part[1]["number"]))
+        # of versions of one time the one that a task has read later must win
+        parts = in_order(blob for frame in frames for blob in frame[BLOB_COLUMN])
         rows = self._with(self._remembered(state), parts)
         result, left = step(self.join, rows, watermark * 1000)
         if left.waiting.num_rows or left.versions.num_rows:
-            state.update((self.join.label, _blob(left.waiting), _blob(left.versions)))
+            state.update((self.join.label, to_blob(left.waiting), to_blob(left.versions)))
             if left.waiting.num_rows:
                 # Spark calls again once the watermark is above this
                 earliest = -(-int(ticks(left.waiting, self.join.time).min()) // 1000)
@@ -269,7 +266,7 @@ class JoinBucket:
         elif state.exists:
             state.remove()
         for blob in to_blobs(result, {}):
-            yield pd.DataFrame({_BLOB: [blob]})
+            yield pd.DataFrame({BLOB_COLUMN: [blob]})
 
     def _remembered(self, state: GroupState) -> Remembered:
         if not state.exists:
@@ -280,7 +277,7 @@ class JoinBucket:
                 f"temporal join: a query must continue with the join of its checkpoint, {label}, got "
                 f"{self.join.label}; restore it, or start with a new checkpoint"
             )
-        return Remembered(_rows(waiting, self.join.left), _rows(versions, self.join.versions))
+        return Remembered(rows_in(waiting, self.join.left), rows_in(versions, self.join.versions))
 
     def _with(self, known: Remembered, parts: Sequence[tuple[pa.Table, dict[str, Any]]]) -> Remembered:
         found: tuple[list[pa.Table], list[pa.Table]] = [known.waiting], [known.versions]
@@ -292,14 +289,6 @@ class JoinBucket:
                 )
             found[about["side"]].append(rows)
         return Remembered(*map(pa.concat_tables, found))
-
-
-def _blob(rows: pa.Table) -> bytes:
-    return next(to_blobs(rows, {}, blob_bytes=_WHOLE)) if rows.num_rows else b""
-
-
-def _rows(blob: bytes, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays(from_blob(blob)[0].columns, schema=schema) if blob else schema.empty_table()
 
 
 def temporal_join(
@@ -354,13 +343,13 @@ def temporal_join(
     join = _declared(left, right, pairs_of(on), time, valid_from, select, how)
     join = replace(join, has_deletes=has_deletes)
     at = StructField("at", TimestampType(), True, {WATERMARK: 0})
-    packed = StructType([StructField("bucket", IntegerType()), StructField(_BLOB, BinaryType()), at])
+    packed = StructType([StructField("bucket", IntegerType()), StructField(BLOB_COLUMN, BinaryType()), at])
     both = left.mapInArrow(Pack(join, 0), packed).union(right.mapInArrow(Pack(join, 1), packed))
     own = [StructField(f"l{n}", field.dataType) for n, field in enumerate(left.schema.fields)]
     added = [StructField(f"r{n}", right.schema[name].dataType) for n, name in enumerate(join.selected)]
     joined = both.groupBy("bucket").applyInPandasWithState(
         JoinBucket(join),
-        StructType([StructField(_BLOB, BinaryType())]),
+        StructType([StructField(BLOB_COLUMN, BinaryType())]),
         STATE,
         "append",
         GroupStateTimeout.EventTimeTimeout,

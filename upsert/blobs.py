@@ -11,6 +11,7 @@ hash leads to it; with as many tasks as buckets (or a divisor of that) every tas
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -28,6 +29,7 @@ BLOB_COLUMN: Final = "blob"
 """The column of a DataFrame that has them."""
 
 _PACK_BYTES: Final = 32 << 20
+_WHOLE: Final = 1 << 62
 _ROWS_PER_BATCH: Final = 100_000
 _ABOUT: Final = b"upsert"
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
@@ -47,9 +49,29 @@ def to_blobs(
     ({'k': [1, 2]}, {'side': 1})
     """
     beginning = about if isinstance(about, bytes) else head(rows.schema, about)
-    count = max(1, rows.num_rows * blob_bytes // max(rows.nbytes, 1))
-    for batch in rows.combine_chunks().to_batches(max_chunksize=count):
+    for batch in _cut(rows, blob_bytes):
         yield b"".join((beginning, batch.serialize(), _END))
+
+
+def _cut(rows: pa.Table, blob_bytes: int) -> list[pa.RecordBatch]:
+    count = max(1, rows.num_rows * blob_bytes // max(rows.nbytes, 1))
+    found: list[pa.RecordBatch] = rows.combine_chunks().to_batches(max_chunksize=count)
+    return found
+
+
+def to_blob(rows: pa.Table) -> bytes:
+    """All rows as one blob, nothing for none; see ``rows_in``."""
+    return b"".join(to_blobs(rows, {}, blob_bytes=_WHOLE))
+
+
+def rows_in(blob: bytes, schema: pa.Schema) -> pa.Table:
+    """The rows of a blob, or of nothing, in a schema whose types they have.
+
+    >>> schema = pa.schema({"k": pa.int64()})
+    >>> [rows_in(to_blob(rows), schema).num_rows for rows in (schema.empty_table(), pa.table({"k": [1]}))]
+    [0, 1]
+    """
+    return pa.Table.from_arrays(from_blob(blob)[0].columns, schema=schema) if blob else schema.empty_table()
 
 
 def head(schema: pa.Schema, about: Mapping[str, Any]) -> bytes:
@@ -134,6 +156,36 @@ def by_number(rows: pa.Table, numbers: npt.NDArray[np.integer], count: int) -> I
         if size:
             yield number, ordered.slice(start, size)
         start += size
+
+
+def sent(
+    parts: Iterable[tuple[pa.Table, npt.NDArray[np.integer]]], count: int, about: Mapping[str, Any]
+) -> Iterator[tuple[int, bytes]]:
+    """What a task sends into a shuffle: rows as blobs of one number each, which say how they follow another.
+
+    Args:
+        parts: rows, and the number of each.
+        count: how many numbers there are.
+        about: what each blob carries; its ``task`` tells this task's blobs from those of others.
+
+    >>> rows = pa.table({"k": [5, 6, 7]})
+    >>> found = list(sent([(rows, np.array([1, 0, 1]))] * 2, 2, {"task": 3}))
+    >>> [number for number, _ in found]
+    [0, 1, 0, 1]
+    >>> [part.column("k").to_pylist() for part, _ in in_order(blob for n, blob in found[::-1] if n == 1)]
+    [[5, 7], [5, 7]]
+    """
+    order = itertools.count()
+    for rows, numbers in parts:
+        for number, own in by_number(rows, numbers, count):
+            for batch in _cut(own, BLOB_BYTES):
+                beginning = head(own.schema, {**about, "number": next(order)})
+                yield number, b"".join((beginning, batch.serialize(), _END))
+
+
+def in_order(blobs: Iterable[bytes]) -> list[tuple[pa.Table, dict[str, Any]]]:
+    """What tasks have ``sent``, with what it carries, task by task in its order: a shuffle keeps none."""
+    return sorted(map(from_blob, blobs), key=lambda part: (part[1]["task"], part[1]["number"]))
 
 
 _LOW_32_BITS = np.uint64(0xFFFFFFFF)

@@ -53,8 +53,8 @@ from deltajoin.latest.step import (
 from deltajoin.lookup.batch import LookupCounts, Lookups, Pending, open_lookups
 from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
 from deltajoin.lookup.protocol import Answer
-from upsert.arrays import one_array
-from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, to_blobs
+from upsert.arrays import Positions, one_array
+from upsert.blobs import BLOB_COLUMN, bucket_ids, from_blob, gathered, sent, to_blob, to_blobs
 from upsert.changelog.image_log import ImageLog
 from upsert.errors import BrokenPayloadError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -230,22 +230,17 @@ class Pack:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Blobs with the number of their shard."""
-        ids = bucket_ids(self.shards)
-        number = 0
-        for rows in gathered(from_spark(batches)):
-            changes = self._changes(rows)
-            keys = join_keys(self.join, self.side, changes)
-            shard_of = bucket_of(hash_columns([one_array(column) for column in keys.columns]), self.shards)
-            for shard, own in by_number(changes, shard_of, self.shards):
-                for blob in to_blobs(own, {"side": self.side, "task": task_number(), "number": number}):
-                    number += 1
-                    shard_id = pa.array([ids[shard]], pa.int32())
-                    yield pa.record_batch({"shard": shard_id, BLOB_COLUMN: pa.array([blob], pa.binary())})
+        ids, parts = bucket_ids(self.shards), map(self._changes, gathered(from_spark(batches)))
+        for shard, blob in sent(parts, self.shards, {"side": self.side, "task": task_number()}):
+            yield pa.record_batch({"shard": ids[[shard]], BLOB_COLUMN: pa.array([blob], pa.binary())})
 
-    def _changes(self, rows: pa.Table) -> pa.Table:
+    def _changes(self, rows: pa.Table) -> tuple[pa.Table, Positions]:
+        """The changes, and the shard of each."""
         of = self.join.sides[self.side]
         columns = [rows.column(name).cast(of.columns.field(name).type) for name in of.columns.names]
-        return pa.Table.from_arrays([*columns, rows.column(ROW_KIND_COLUMN)], schema=change_schema(of))
+        changes = pa.Table.from_arrays([*columns, rows.column(ROW_KIND_COLUMN)], schema=change_schema(of))
+        keys = join_keys(self.join, self.side, changes)
+        return changes, bucket_of(hash_columns([one_array(column) for column in keys.columns]), self.shards)
 
 
 @dataclass(frozen=True)
@@ -370,9 +365,6 @@ def _frame(blob: bytes | None, of_sides: Sequence[Measures]) -> Any:
     return pd.DataFrame([[blob, *values]], columns=[BLOB_COLUMN, *(column for column, _ in _MEASURES)])
 
 
-_WHOLE: Final = 1 << 62
-
-
 class ShardState(NamedTuple):
     """The columns of the state: a few bytes, unless rows wait.
 
@@ -394,9 +386,7 @@ class ShardState(NamedTuple):
         """The state after a step."""
         if waiting == (None, None) and not position:
             return cls(epoch)
-        left, right = (
-            b"" if rows is None else next(to_blobs(rows, {}, blob_bytes=_WHOLE)) for rows in waiting
-        )
+        left, right = (b"" if rows is None else to_blob(rows) for rows in waiting)
         return cls(epoch, label_of(join, shards), left, right, position)
 
     def check_is_of(self, join: LatestJoin, shards: int) -> None:

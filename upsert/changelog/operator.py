@@ -25,7 +25,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from upsert import types
-from upsert.blobs import BLOB_COLUMN, bucket_ids, by_number, from_blob, gathered, to_blobs
+from upsert.arrays import Positions
+from upsert.blobs import BLOB_COLUMN, bucket_ids, gathered, in_order, rows_in, sent, to_blob, to_blobs
 from upsert.changelog.image_log import KEEP, ImageLog, NewestImages
 from upsert.changelog.normalizer import Expiry, Rules, check_not_null, split_kinds, with_kinds
 from upsert.errors import ConfigurationError
@@ -119,14 +120,11 @@ def step(
             f"got {kept.nbytes} bytes; give state_path='…' and start the query again: it then keeps them in "
             "tables of that folder"
         )
-    blob = b"".join(to_blobs(kept, {}, blob_bytes=2 * spec.max_state_bytes))
-    return iter([changes]), Remembered(known.label, blob, 0)
+    return iter([changes]), Remembered(known.label, to_blob(kept), 0)
 
 
 def _images(spec: NormalizeSpec, blob: bytes) -> NewestImages:
-    schema = spec.rules.image_schema(spec.schema.arrow)
-    rows = pa.Table.from_arrays(from_blob(blob)[0].columns, schema=schema) if blob else schema.empty_table()
-    return NewestImages.all(rows, spec.rules.key)
+    return NewestImages.all(rows_in(blob, spec.rules.image_schema(spec.schema.arrow)), spec.rules.key)
 
 
 def _in_table(
@@ -283,20 +281,18 @@ class Pack:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Blobs with the number of their bucket."""
         ids, layout = bucket_ids(self.spec.buckets), Layout.of(self.spec.schema)
-        number = 0
-        for given in gathered(from_spark(batches)):
+
+        def conformed(given: pa.Table) -> tuple[pa.Table, Positions]:
             rows, weights = conform(layout, given, "normalize")
             check_not_null(rows, self.spec.rules.order_by, "order_by")
             if weights is not None:
                 rows = with_kinds(rows, weights > 0)
             key = [rows.column(name) for name in self.spec.rules.key]
-            buckets = bucket_of(hash_columns(key), self.spec.buckets)
-            for bucket, own in by_number(rows, buckets, self.spec.buckets):
-                for blob in to_blobs(own, {"task": task_number(), "number": number}):
-                    number += 1
-                    yield pa.record_batch(
-                        {"bucket": ids[[bucket]], BLOB_COLUMN: pa.array([blob], pa.binary())}
-                    )
+            return rows, bucket_of(hash_columns(key), self.spec.buckets)
+
+        parts = map(conformed, gathered(from_spark(batches)))
+        for bucket, blob in sent(parts, self.spec.buckets, {"task": task_number()}):
+            yield pa.record_batch({"bucket": ids[[bucket]], BLOB_COLUMN: pa.array([blob], pa.binary())})
 
 
 @dataclass(frozen=True)
@@ -309,9 +305,8 @@ class NormalizeBucket:
         """Blobs of changes."""
         import pandas as pd  # a worker of another step has no need of it
 
-        parts = [from_blob(blob) for frame in frames for blob in frame[BLOB_COLUMN]]
-        # a shuffle keeps no order: that of rows of equal order must be the same when a batch is run again
-        parts.sort(key=lambda part: (part[1]["task"], part[1]["number"]))
+        # the order of rows of equal order must be the same when a batch is run again
+        parts = in_order(blob for frame in frames for blob in frame[BLOB_COLUMN])
         records = pa.concat_tables([rows for rows, _ in parts])
         remembered = Remembered(*state.get) if state.exists else None
         query = query_of_task("normalize")

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import upsert
 from tests.helpers import LOCAL_CLUSTER, changelog, of_kind, run_spark_script
 from tests.upsert.changelog.model import Model, Row, by_key
-from upsert.blobs import from_blob
+from upsert.blobs import BLOB_BYTES, from_blob, in_order
 from upsert.changelog.normalizer import Rules
 from upsert.changelog.operator import NormalizeSpec, Pack, _expiry, table_schema
 from upsert.errors import ConfigurationError, SchemaError
@@ -244,6 +244,18 @@ def test_blobs_of_a_task_carry_all_its_rows_in_order() -> None:
     assert len({row["bucket"] for row in blobs}) == 3
     found = [row for sent in blobs for row in rows_in(sent["blob"])]
     assert sorted(row["n"] for row in found) == list(range(20))
+
+
+def test_rows_of_a_large_bucket_come_in_their_order_whatever_the_shuffle_did() -> None:
+    """They are several blobs: of rows of equal order the one that came later wins."""
+    schema = TableSchema.of(COLUMNS, primary_key=["word"])
+    pack = Pack(NormalizeSpec(schema, Rules(("word",), (), ("seq",)), buckets=1))
+    texts = [f"{n}" * (BLOB_BYTES // 2) for n in range(5)]
+    rows = pa.table([["a"] * 5, [*range(5)], texts, [1] * 5], schema=COLUMNS)
+    blobs = [row["blob"] for sent in pack(rows.to_batches()) for row in sent.to_pylist()]
+    assert len(blobs) > 1
+    found = [row["n"] for part, _ in in_order(reversed(blobs)) for row in part.to_pylist()]
+    assert found == [*range(5)]
 
 
 def rows_in(blob: bytes) -> list[Row]:
