@@ -17,7 +17,7 @@ from upsert import nested, types
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.conditions import expressions
 from upsert.conditions.evaluate import check_is_condition
-from upsert.conditions.expressions import Condition, refs_of
+from upsert.conditions.expressions import Condition, Const, refs_of
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -67,6 +67,8 @@ class Column(Jsonable):
 
     Attributes:
         length: of a STRING column that is ``VARCHAR(n)`` or ``CHAR(n)``; None for others.
+        initial: the value that rows have which were stored before the column was added; None for NULL. Not
+            compared.
         fields: the ids of those fields of its structs that are not known by their names; not compared.
         interval: the fields of an interval that has others than ``day to second``, as in ``hour to minute``;
             None for all else.
@@ -88,6 +90,7 @@ class Column(Jsonable):
     interval: str | None = field(default=None, metadata=written_with("interval"))
     default: str | None = field(default=None, metadata=written_with("default"))
     fields: tuple[FieldId, ...] = field(default=(), compare=False, metadata=written_with("fields"))
+    initial: Const | None = field(default=None, compare=False, metadata=written_with("initial"))
 
     @property
     def form(self) -> nested.Form:
@@ -109,6 +112,16 @@ class Column(Jsonable):
     def __str__(self) -> str:
         metadata = f" METADATA FROM '{self.metadata}'" if self.metadata is not None else ""
         return f"{self.name} {self.sql_type}{'' if self.nullable else ' NOT NULL'}{metadata}"
+
+    def in_older_rows(self, rows: int) -> pa.Array:
+        """Its values in rows that were stored before it was added.
+
+        >>> Column("n", pa.int64(), initial=Const(0, pa.int64())).in_older_rows(2).to_pylist()
+        [0, 0]
+        """
+        if self.initial is None:
+            return pa.nulls(rows, self.type)
+        return pa.repeat(pa.scalar(self.initial.value, self.type), rows)
 
     @property
     def as_data(self) -> Self:
@@ -508,6 +521,15 @@ class TableSchema(Jsonable):
     def has_rules(self) -> bool:
         """Whether it says what earlier releases pass over, so that they would write rows that break it."""
         return bool(self.checks) or any(c.length or c.default is not None or c.fields for c in self.columns)
+
+    @property
+    def has_values_of_older_rows(self) -> bool:
+        """Whether rows that were stored before a column was added have a value in it."""
+        return any(c.initial is not None for c in self.columns)
+
+    def without_older_rows(self) -> Self:
+        """The schema of a new table, in which no row is older than a column."""
+        return replace(self, columns=tuple(replace(c, initial=None) for c in self.columns))
 
     @property
     def has_later_types(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, assert_never
+from typing import Any, Final, Self, assert_never
 
 import pyarrow as pa
 
@@ -58,6 +58,43 @@ class Const:
 
     def __str__(self) -> str:
         return "NULL" if self.value is None else repr(self.value)
+
+    @classmethod
+    def of(cls, scalar: pa.Scalar) -> Self:
+        """The value of a scalar of Arrow.
+
+        Raises:
+            ConfigurationError: its type is no scalar one, or Python has no such value, as for nanoseconds.
+
+        >>> Const.of(pa.scalar(3))
+        Const(value=3, type=DataType(int64))
+        """
+        try:
+            found = scalar.as_py() if types.is_scalar(scalar.type) else None
+            is_kept = pa.scalar(found, scalar.type).equals(scalar) or found != found
+        except (ValueError, OverflowError, pa.ArrowException):
+            is_kept = False
+        if not is_kept:
+            name = types.sql_name(scalar.type)
+            raise ConfigurationError(f"a constant of type {name} cannot be {str(scalar)[:200]}")
+        return cls(found, scalar.type)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of which ``from_json`` makes the constant again."""
+        return {"const": _value_to_json(self.value, self.type), "type": _type_to_json(self.type)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The constant of its JSON values, which are not trusted.
+
+        Raises:
+            ConfigurationError: they are those of no constant.
+        """
+        match value:
+            case {"const": constant, "type": type_, **rest} if not rest:
+                arrow = _type_from_json(type_)
+                return cls(_value_from_json(constant, arrow), arrow)
+        raise ConfigurationError(f"a constant must have a value and a type, got {str(value)[:200]!r}")
 
 
 @dataclass(frozen=True)
@@ -192,8 +229,8 @@ def to_json(condition: Condition | None) -> Any:
             return None
         case Field(ref):
             return {"field": [ref.table, ref.column]}
-        case Const(value, type_):
-            return {"const": _value_to_json(value, type_), "type": _type_to_json(type_)}
+        case Const():
+            return condition.to_json()
         case Cast(value, type_):
             return {"cast": to_json(value), "type": _type_to_json(type_)}
         case Call(op, args):
@@ -211,9 +248,8 @@ def _from_json(value: Any, depth: int) -> Condition:
     match value:
         case {"field": [table, column], **rest} if not rest:
             return Field(Ref(table, column))
-        case {"const": constant, "type": type_, **rest} if not rest:
-            arrow = _type_from_json(type_)
-            return Const(_value_from_json(constant, arrow), arrow)
+        case {"const": _, **rest} if rest.keys() == {"type"}:
+            return Const.from_json(value)
         case {"cast": inner, "type": type_, **rest} if not rest:
             return Cast(_from_json(inner, depth - 1), _type_from_json(type_))
         case {"call": str(op), "args": list(args), **rest} if not rest:

@@ -195,7 +195,7 @@ def _by_definition(records: pa.Table, present: int, name: str) -> Iterator[tuple
 
 
 def _in_form_of(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
-    """Rows of one definition in the columns of another, by field ids: NULL where a column was not there."""
+    """Rows of one definition in the columns of another, by field ids; in new ones that of older rows."""
     before, after = ([(c.id, c.name, c.type, c.fields) for c in one.physical] for one in (old, new))
     if before == after:
         return rows
@@ -203,7 +203,7 @@ def _in_form_of(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
     columns = [
         reshaped_column(rows.column(was[column.id].name), was[column.id].form, column.form)
         if column.id in was
-        else pa.nulls(rows.num_rows, column.type)
+        else column.in_older_rows(rows.num_rows)
         for column in new.physical
     ]
     kinds = rows.column(ROW_KIND_COLUMN)

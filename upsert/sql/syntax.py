@@ -62,7 +62,8 @@ PARTS: Final[Mapping[str, str]] = {
     "clauses": "[ COMMENT 'text' ] [ PARTITIONED BY columns ] [ options ]",
     "feature": "{ ALL | CONSTRAINTS | INDEXES | PARTITIONS | GENERATED | METADATA | WATERMARKS | OPTIONS }",
     "change": (
-        "{ ADD [ COLUMN ] name type [ DEFAULT value ] [ COMMENT 'text' ] [ { FIRST | AFTER column } ]\n"
+        "{ ADD [ COLUMN ] name type [ NOT NULL ] [ DEFAULT value ] [ COMMENT 'text' ] "
+        "[ { FIRST | AFTER column } ]\n"
         "| ADD [ COLUMN ] column . field type\n"
         "| ADD name AS expression\n"
         "| ADD name type METADATA [ FROM 'key' ]\n"

@@ -14,6 +14,8 @@ from typing import Any, Final, NoReturn, assert_never
 import pyarrow as pa
 
 from upsert import nested, types
+from upsert.arrays import one_array
+from upsert.conditions.expressions import Const
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import (
     Check,
@@ -26,11 +28,14 @@ from upsert.schema import (
     fields_after_add,
     fields_after_drop,
     fields_after_rename,
+    form_of,
 )
 from upsert.store import log_options
 from upsert.store.metadata.definition import Definition
 from upsert.store.paths import Partition
 from upsert.store.read.row_metadata import with_metadata_aside
+from upsert.store.rows.conform import of_column
+from upsert.store.rows.keys import as_key, has_floats
 from upsert.store.rows.merge_rules import is_of_field, renamed, without
 from upsert.store.rows.partitions import specified
 from upsert.store.table_options import OPTIONS, check_new
@@ -86,13 +91,16 @@ class SetComment:
 
 @dataclass(frozen=True)
 class AddColumn:
-    """A new column: last, or just after column ``after`` ("" for the first place). Old rows have NULL in it.
+    """A new column: last, or just after column ``after`` ("" for the first place).
 
-    A NOT NULL column can only be added while the table has no rows.
+    Existing rows have ``initial`` in it, a value of a scalar type, or NULL. Without one, a column that
+    is NOT NULL or has a DEFAULT can only be added while the table has no rows. So it is in any case where an
+    engine makes one row of several: which of them has the value cannot be said.
     """
 
     column: Column
     after: str | None = None
+    initial: pa.Scalar | None = None
 
 
 @dataclass(frozen=True)
@@ -258,7 +266,7 @@ def _check_names(old: Definition, new: Definition) -> None:
 
 
 def _content(definition: Definition) -> tuple[Any, ...]:
-    ids = tuple((column.id, column.fields) for column in definition.schema.columns)
+    ids = tuple((column.id, column.fields, column.initial) for column in definition.schema.columns)
     return definition.schema, ids, dict(definition.given), definition.untracked
 
 
@@ -310,7 +318,7 @@ def needs_empty_table(old: Definition, new: Definition) -> str | None:
     """Why a change is possible only while the table has no rows, and what to do; None if it always is."""
     there = {column.id for column in old.schema.columns}
     for column in new.schema.columns:
-        if column.id in there:
+        if column.id in there or column.initial is not None:
             continue
         of, remedy = "and present rows would have NULL in it", "delete the rows first, or add it"
         if not column.nullable:
@@ -450,8 +458,27 @@ def _add(definition: Definition, change: AddColumn) -> Definition:
     place = len(columns)
     if change.after is not None:
         place = 1 + schema.names.index(_known(definition, change.after)) if change.after else 0
-    columns.insert(place, replace(column, id=id))
+    columns.insert(place, replace(column, id=id, initial=_initial(definition, change)))
     return replace(definition, schema=replace(schema, columns=tuple(columns)), last_id=id)
+
+
+def _initial(definition: Definition, change: AddColumn) -> Const | None:
+    """What existing rows have in a new column, if they can have a value."""
+    if change.initial is None or definition.options.merge.combines:
+        return None
+    of = f"{definition.owner}: ALTER TABLE: ADD COLUMN: value of existing rows"
+    if not isinstance(change.initial, pa.Scalar):
+        raise SchemaError(f"{of} must be a pyarrow.Scalar, got {change.initial!r}; write pa.scalar(…)")
+    column = replace(change.column, type=types.canonical(change.column.type, of))
+    values = of_column(pa.chunked_array([pa.repeat(change.initial, 1)]), column, None, of)
+    if values.null_count and not column.nullable:
+        raise SchemaError(f"{of}: column {column.name!r} is NOT NULL, got NULL; give another value")
+    if definition.layout.is_counted and has_floats(column.type):
+        values = pa.chunked_array([as_key(one_array(values))])
+    try:
+        return Const.of(values[0])
+    except ConfigurationError as cause:
+        raise SchemaError(f"{of}: {cause}; add the column without, and UPDATE the rows") from cause
 
 
 def _drop(definition: Definition, change: DropColumn) -> Definition:
@@ -497,7 +524,7 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
     type_ = types.canonical(change.type, f"column {name!r}")
     if (type_, change.length) == (column.type, column.length):
         return definition
-    changed = replace(column, type=type_, length=change.length)
+    changed = replace(column, type=type_, length=change.length, initial=_widened(column.initial, type_))
     found, wanted = column.sql_type, changed.sql_type
     if column.metadata is not None:
         _refuse(definition, f"column {name!r} is a METADATA column, which is not stored; drop and add it")
@@ -522,6 +549,14 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
                     definition, f"column {name!r} must stay {found}: {what} places rows by it, got {wanted}"
                 )
     return _with_changed(definition, changed)
+
+
+def _widened(initial: Const | None, type_: pa.DataType) -> Const | None:
+    """What older rows have in a column, in its wider type: the same as if the value had been stored."""
+    if initial is None or initial.type == type_ or not types.widens(initial.type, type_):
+        return initial
+    stored = pa.array([initial.value], initial.type)
+    return Const.of(nested.reshaped(stored, form_of(initial.type, ()), form_of(type_, ()))[0])
 
 
 def _add_field(definition: Definition, path: Sequence[str], type_: pa.DataType) -> Definition:

@@ -73,7 +73,10 @@ FORMAT_OF_RULES: Final = 2
 FORMAT_OF_TYPES: Final = 3
 """Version of a definition with types that earlier releases do not know, which refuse it: TIME."""
 
-_FORMATS: Final = (FORMAT_VERSION, FORMAT_OF_RULES, FORMAT_OF_TYPES)
+FORMAT_OF_INITIAL_VALUES: Final = 4
+"""Version of a definition by which older rows have a value, where earlier releases would read NULL."""
+
+_FORMATS: Final = (FORMAT_VERSION, FORMAT_OF_RULES, FORMAT_OF_TYPES, FORMAT_OF_INITIAL_VALUES)
 _FIELD: Final = "checksum"
 _END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')
 _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')

@@ -130,7 +130,7 @@ class Table:
                 f"table {os.path.basename(folder)!r}: its schema must be a TableSchema, got "
                 f"{type(schema).__name__}; make one with TableSchema.of"
             )
-        stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
+        stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}").without_older_rows()
         stored.check_new_names()
         if if_not_exists:
             lifecycle.checked(folder, stored, options)

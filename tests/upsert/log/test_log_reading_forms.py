@@ -19,10 +19,11 @@ from upsert.store.metadata.definition import Definition
     [
         ([DropColumn("v"), AddColumn(Column("v", pa.string()))], {"id": 1, "v": None}),
         ([RenameColumn("v", "w"), AddColumn(Column("v", pa.string()))], {"id": 1, "w": "a", "v": None}),
+        ([AddColumn(Column("n", pa.int64()), initial=pa.scalar(7))], {"id": 1, "v": "a", "n": 7}),
     ],
-    ids=["dropped", "renamed"],
+    ids=["dropped", "renamed", "with a value"],
 )
-def test_a_column_that_was_added_under_an_old_name_has_none_of_its_values(
+def test_an_added_column_has_its_own_value_in_older_rows_whatever_its_name_was(
     changes: list[Alteration], expected: dict[str, object]
 ) -> None:
     new = altered(Definition(0, KEYED), changes)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from upsert import types
 from upsert.catalog.connectors.definition import (
     VIEW,
     Definition,
@@ -21,6 +22,7 @@ from upsert.catalog.connectors.definition import (
 from upsert.catalog.create_as.create_as import stages_of
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
+from upsert.catalog.run.assignments import default_of
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.scans import check_read_alike
 from upsert.errors import (
@@ -31,12 +33,20 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.schema import Column, ComputedColumn
+from upsert.spark.batches import arrow_of, collected
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, check_of, with_checks
 from upsert.sql.columns import of_connector
 from upsert.sql.show_create import WAS_THERE, create_text, was_there
 from upsert.store import Table
-from upsert.store.alterations import AddCheck, AddColumn, AddComputed, SetDefault, TrackPartition
+from upsert.store.alterations import (
+    AddCheck,
+    AddColumn,
+    AddComputed,
+    Alteration,
+    SetDefault,
+    TrackPartition,
+)
 from upsert.store.log_options import TOPIC
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.rows.partitions import is_within, specified
@@ -277,15 +287,28 @@ def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
         )
 
 
-def alter_table(context: Context, statement: s.AlterTable) -> Result:
+def alter_table(context: Context, statement: s.AlterTable, spark: SparkSession | None) -> Result:
     """``ALTER TABLE`` of columns, options and comments: all of them in one commit."""
     table, what = changeable(context, statement.name, "ALTER TABLE"), f"ALTER TABLE {statement.name}"
     for change in statement.changes:
         if isinstance(change, SetDefault) and change.default is not None:
             table.schema.type_of(change.name, what)
             check_default(replace(table.schema.column(change.name), default=change.default), what)
-    table.alter(*statement.changes)
+    changes = [_with_initial(table, change, spark, what) for change in statement.changes]
+    table.alter(*changes)
     return Done(what, "altered")
+
+
+def _with_initial(table: Table, change: Alteration, spark: SparkSession | None, what: str) -> Alteration:
+    """A new column with the value that its DEFAULT has now, for the existing rows."""
+    if not isinstance(change, AddColumn) or change.column.default is None:
+        return change
+    if not types.is_scalar(change.column.type) or not table.snapshot().info.files:
+        return change
+    one_row = needed(spark, what).range(1)
+    value = default_of(change.column, what).alias(change.column.name)
+    (found,) = collected(arrow_of(one_row.select(value))).column(0)
+    return replace(change, initial=found)
 
 
 def add_constraint(context: Context, statement: s.AddConstraint) -> Result:

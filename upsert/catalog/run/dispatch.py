@@ -73,7 +73,7 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.KeepMirror():
             return connector_changes.keep_mirror(context, statement, spark)
         case s.AlterTable():
-            return definitions.alter_table(context, statement)
+            return definitions.alter_table(context, statement, spark)
         case s.AddConstraint():
             return definitions.add_constraint(context, statement)
         case s.RenameTable():

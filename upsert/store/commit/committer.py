@@ -41,6 +41,7 @@ from upsert.store.metadata.folding import fold
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import Manifest, checked, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo, refs_of
+from upsert.store.rows.layout import Layout
 from upsert.store.storage import delete_each, put_if_absent, storage_of
 
 _Key = tuple[str, str | None]
@@ -269,9 +270,15 @@ class Committer:
         if not change.added and not change.removed:
             return _Delta(change, head.id, ManifestRef("", 0, 0))
         reach("commit.before-manifest")
-        ref = write_manifest(self.root, self.history.layout, head.id, change.added, change.removed)
+        ref = write_manifest(self.root, self._layout(change), head.id, change.added, change.removed)
         reach("commit.after-manifest")
         return _Delta(change, head.id, ref)
+
+    def _layout(self, change: Change) -> Layout:
+        """The form of the table after a change: what ALTER TABLE writes again has bounds of new columns."""
+        if change.definition is None:
+            return self.history.layout
+        return self.history.definition_at(change.definition).layout
 
     def _successor(
         self, head: SnapshotInfo, change: Change, delta: ManifestRef, lost_races: int
@@ -280,7 +287,7 @@ class Committer:
         own = (replace(delta, sequence=own_id),) if delta.entries else ()
         # those of an older release have no checksums
         before = (ref if ref.checksum else checked(self.root, ref) for ref in head.manifests)
-        manifests = fold(self.root, self.history.layout, head.id, (*before, *own), self.history.manifest)
+        manifests = fold(self.root, self._layout(change), head.id, (*before, *own), self.history.manifest)
         definition = head.definition if change.definition is None else change.definition
         added_rows = sum(entry.rows for entry in change.added)
         visible, stands_for, environment = self._shown(change, head), change.stands_for, self.environment

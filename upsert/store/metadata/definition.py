@@ -19,6 +19,7 @@ from upsert.errors import CorruptTableError
 from upsert.schema import Check, TableSchema
 from upsert.store import paths
 from upsert.store.checksums import (
+    FORMAT_OF_INITIAL_VALUES,
     FORMAT_OF_RULES,
     FORMAT_OF_TYPES,
     checksum_of_value,
@@ -115,13 +116,13 @@ class _Said(Jsonable):
 def why_unreadable(old: Definition, new: Definition) -> str | None:
     """Why rows staged under ``old`` cannot be committed when the table is ``new``; None if they can.
 
-    Rows of an older form get NULL in newer columns, so these must take it, and were not checked by newer
-    constraints. Without a primary key the columns are the row's identity, by which existing rows have been
-    rewritten.
+    In newer columns rows of an older form have the value of older rows, or NULL, which these must take; and
+    they were not checked by newer constraints. Without a primary key the columns are the row's identity, by
+    which existing rows have been rewritten.
     """
     there = {column.id for column in old.schema.columns}
     for column in new.schema.columns:
-        if column.id not in there and not column.nullable:
+        if column.id not in there and not column.nullable and column.initial is None:
             return f"column {column.name!r}, which was added meanwhile, is NOT NULL"
     if added := new_checks(old.schema, new.schema):
         return f"{added[0]} was added meanwhile, which they were not checked by"
@@ -142,6 +143,8 @@ def new_checks(old: TableSchema, new: TableSchema) -> tuple[Check, ...]:
 
 def format_of(schema: TableSchema) -> dict[str, int]:
     """The format version of a file that says a schema, where it is not the first one."""
+    if schema.has_values_of_older_rows:
+        return {"format": FORMAT_OF_INITIAL_VALUES}
     if schema.has_later_types:
         return {"format": FORMAT_OF_TYPES}
     return {"format": FORMAT_OF_RULES} if schema.has_rules else {}

@@ -141,12 +141,8 @@ def _check_names(layout: Layout, rows: pa.Table, owner: str) -> None:
 def _stored(
     layout: Layout, rows: pa.Table, column: Column, weights: Signs | None, owner: str
 ) -> pa.ChunkedArray:
-    cast = _cast(rows.column(column.name), column, owner)
+    cast = of_column(rows.column(column.name), column, weights, owner)
     is_key = column.name in layout.schema.primary_key
-    if column.length is not None:
-        cast = _of_length(cast, column.name, column.length, weights, owner)
-    if column.interval is not None:
-        _check_fields(cast, column, owner)
     # where rows of a key are combined, NULL means that another one has the value: the commit looks
     if not column.nullable and cast.null_count and (is_key or not layout.merge.combines):
         missing = pc.is_null(cast).to_numpy()
@@ -159,6 +155,20 @@ def _stored(
             raise SchemaError(f"{owner}: column {column.name!r} is NOT NULL, got {int(missing.sum())} NULLs")
     if (is_key or layout.is_counted) and has_floats(column.type):
         return pa.chunked_array([retyped(as_key(one_array(cast)), cast.type)])
+    return cast
+
+
+def of_column(values: pa.ChunkedArray, column: Column, weights: Signs | None, owner: str) -> pa.ChunkedArray:
+    """Values in the type and the length of a column; that it is NOT NULL is not looked at.
+
+    Raises:
+        SchemaError: they are of another type, too long for it, or no interval of its fields.
+    """
+    cast = _cast(values, column, owner)
+    if column.length is not None:
+        cast = _of_length(cast, column.name, column.length, weights, owner)
+    if column.interval is not None:
+        _check_fields(cast, column, owner)
     return cast
 
 

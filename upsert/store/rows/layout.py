@@ -215,12 +215,12 @@ def _said(column: Column) -> dict[bytes | str, bytes | str]:
 class Projection:
     """Which column of rows that were stored under an older definition each column of a layout is.
 
-    Columns are found by their field ids, which files keep beside the names: one that the file lacks is NULL,
-    one that the table lacks is not seen, a widened one is cast, and a name means nothing.
+    Columns are found by their field ids, which files keep beside the names: one that the file lacks has the
+    value of older rows, one that the table lacks is not seen, a widened one is cast. A name means nothing.
 
     Attributes:
         layout: the form that rows are wanted in.
-        sources: column of the layout -> column of the rows; without one it is NULL.
+        sources: column of the layout -> column of the rows; without one it is of older rows.
         converted: the form that columns have in the rows, where it is another one.
         is_same: whether the rows have the layout's form already.
     """
@@ -282,7 +282,7 @@ class Projection:
 
     def _column(self, rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name not in self.sources:
-            return pa.nulls(rows.num_rows, field.type)
+            return self.layout.schema.column(field.name).in_older_rows(rows.num_rows)
         found = rows.column(self.sources[field.name])
         if (form := self.converted.get(field.name)) is None:
             return found

@@ -343,3 +343,54 @@ class TestStatements:
             ("a  ", 1),
             ("b  ", 2),
         ]
+
+
+def test_a_column_with_a_default_is_added_to_rows_as_spark_adds_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's own tables keep the value of the moment in which the column came too."""
+    catalog = Catalog(tmp_path / "w")
+    columns = [
+        "code CHAR(4) DEFAULT 'it''s'",
+        "name VARCHAR(5) DEFAULT concat('a', 'b')",
+        "small TINYINT DEFAULT 1 + 2",
+        "dec DECIMAL(38, 10) DEFAULT 1.5",
+        "f FLOAT DEFAULT 0.1",
+        "at TIMESTAMP DEFAULT TIMESTAMP '2020-01-01 12:00:00'",
+        "d DATE DEFAULT DATE '0001-01-01'",
+        "yes BOOLEAN DEFAULT true",
+        "missing STRING DEFAULT NULL",
+    ]
+    spark.sql("CREATE TABLE spark_own (id INT) USING parquet")
+    try:
+        catalog.sql("CREATE TABLE own (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+        runs = {"spark_own": spark.sql, "own": lambda text: catalog.sql(text, spark)}
+        for of, run in runs.items():
+            run(f"INSERT INTO {of} VALUES (1), (2)")
+            for column in columns:
+                run(f"ALTER TABLE {of} ADD COLUMN {column}")
+            run(f"INSERT INTO {of} (id) VALUES (3)")
+            run(f"ALTER TABLE {of} ALTER COLUMN small SET DEFAULT 9")
+            run(f"INSERT INTO {of} (id) VALUES (4)")
+        wanted = spark.table("spark_own").orderBy("id").collect()
+        assert catalog.read(spark, "own").orderBy("id").collect() == wanted
+        assert [row.small for row in wanted] == [3, 3, 3, 9]
+    finally:
+        spark.sql("DROP TABLE spark_own")
+
+
+def test_a_not_null_column_with_the_time_of_its_statement_is_added_to_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    catalog = Catalog(tmp_path / "w")
+    catalog.sql("CREATE TABLE t (id INT)")
+    catalog.sql("INSERT INTO t VALUES (1), (1)", spark)
+    catalog.sql("ALTER TABLE t ADD COLUMN since TIMESTAMP NOT NULL DEFAULT current_timestamp()", spark)
+    (first,) = {row["since"] for row in catalog.table("t").snapshot().scan().to_pylist()}
+    catalog.sql("INSERT INTO t (id) VALUES (2)", spark)
+    later = catalog.table("t").snapshot().scan(where=[("id", "=", 2)]).to_pylist()[0]["since"]
+    assert first < later
+    with pytest.raises(SchemaError, match="column 'n' is NOT NULL, got NULL; give another value"):
+        catalog.sql("ALTER TABLE t ADD COLUMN n INT NOT NULL DEFAULT CAST(NULL AS INT)", spark)
+    with pytest.raises(SchemaError, match="'a' has a DEFAULT, and present rows would have NULL"):
+        catalog.sql("ALTER TABLE t ADD COLUMN a ARRAY<INT> DEFAULT array(1)", spark)

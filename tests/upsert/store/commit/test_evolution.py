@@ -65,6 +65,11 @@ class Model:
     columns: list[list[Any]]  # [name, token, family, step within the family]
     rows: dict[Any, dict[int, Any]] = field(default_factory=dict)
     tokens: int = 2
+    initial: dict[int, Any] = field(default_factory=dict)
+
+    def value(self, row: Mapping[int, Any], token: int) -> Any:
+        """What a row has in a column, also one that was written before the column was there."""
+        return row.get(token, self.initial.get(token))
 
     def names(self) -> list[str]:
         return [name for name, *_ in self.columns]
@@ -73,12 +78,12 @@ class Model:
         return {token: data.draw(st.sampled_from(VALUES[family])) for _, token, family, _ in self.columns}
 
     def as_tuple(self, row: Mapping[int, Any]) -> tuple[Any, ...]:
-        return tuple(repr(row.get(token)) for _, token, *_ in self.columns)
+        return tuple(repr(self.value(row, token)) for _, token, *_ in self.columns)
 
     def arrow(self, keys: list[int], rows: list[dict[int, Any]], kinds: list[str] | None = None) -> pa.Table:
         columns = {"id": pa.array(keys, pa.int64())} if keys else {}
         for name, token, family, step in self.columns:
-            columns[name] = pa.array([row.get(token) for row in rows], FAMILIES[family][step])
+            columns[name] = pa.array([self.value(row, token) for row in rows], FAMILIES[family][step])
         if kinds is not None:
             columns[ROW_KIND_COLUMN] = pa.array(kinds, pa.string())
         return pa.table(columns)
@@ -93,7 +98,11 @@ class Model:
             place = len(self.columns) if after is None else 1 + self.names().index(after) if after else 0
             self.tokens += 1
             self.columns.insert(place, [name, self.tokens, family, 0])
-            return AddColumn(Column(name, FAMILIES[family][0]), after=self._after(after))
+            column, initial = Column(name, FAMILIES[family][0]), None
+            if FAMILIES[family] != (pa.list_(pa.int64()),) and data.draw(st.booleans()):
+                initial = pa.scalar(data.draw(st.sampled_from(VALUES[family])), column.type)
+                self.initial[self.tokens] = initial.as_py()
+            return AddColumn(column, self._after(after), initial)
         if kind == "drop" and len(self.columns) > 2:
             dropped = data.draw(st.sampled_from(self.columns[:]).filter(lambda column: column[1] != 1))
             self.columns.remove(dropped)
@@ -127,7 +136,7 @@ def _plain(value: Any) -> Any:
 def expected(model: Model, with_key: bool) -> Counter[tuple[Any, ...]]:
     found: Counter[tuple[Any, ...]] = Counter()
     for key, row in model.rows.items():
-        values = tuple(repr(_plain(row.get(token))) for _, token, *_ in model.columns)
+        values = tuple(repr(_plain(model.value(row, token))) for _, token, *_ in model.columns)
         found[((repr(key),) if with_key else ()) + values] += 1
     return found
 
@@ -194,10 +203,12 @@ def check_lookups(table: Table, model: Model) -> None:
     assert shown(snapshot.lookup(["id"], pa.table({"id": list(range(8))})), names) == every
     name, token, family, step = next(column for column in model.columns if column[1] == 1)
     keys = pa.table({name: pa.array([-128, 127, 5], FAMILIES[family][step])})
-    wanted = [key for key, row in model.rows.items() if row.get(token) in (-128, 127)]
+    wanted = [key for key, row in model.rows.items() if model.value(row, token) in (-128, 127)]
     assert sorted(snapshot.lookup([name], keys)["id"].to_pylist()) == sorted(wanted)
     scanned = snapshot.scan(["id"], where=[(name, ">", 0)])["id"].to_pylist()
-    assert sorted(scanned) == sorted(key for key, row in model.rows.items() if (row.get(token) or 0) > 0)
+    assert sorted(scanned) == sorted(
+        key for key, row in model.rows.items() if (model.value(row, token) or 0) > 0
+    )
 
 
 @settings(max_examples=max(10, settings.default.max_examples // 4))
