@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from planner.spark.versions import constructors
 from upsert.spark.batches import local_rows
 from upsert.spark.connect import needs_classic
-from upsert.spark.java import class_name, is_a, items_of, java_of, object_of, texts_of
+from upsert.spark.java import class_name, frame_of, is_a, items_of, java_of, object_of, seq_of, texts_of
 from upsert.spark.literals import python_value
 from upsert.spark.reads import read_of
 
@@ -676,9 +676,7 @@ class Catalyst:
 
     def dataframe(self, plan: JavaObject, session: SparkSession | None = None) -> DataFrame:
         """A DataFrame that has this plan; of the plan's own session, or of another one."""
-        session = session or self.session
-        rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
-        return DataFrame(rows, session)
+        return frame_of(session or self.session, plan)
 
     def optimized(self, df: DataFrame) -> JavaObject:
         """What the optimizer of its session makes of a DataFrame's plan."""
@@ -722,7 +720,7 @@ class Catalyst:
             return self._nil.prepended(found[0]) if found else self._nil
         # a list that is converted is made by a call, and one for each item
         made = self._jvm.java.util.List.of(*found) if len(found) <= _LIST_OF else found
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(made)
+        return seq_of(self.session, made)
 
 
 _DETAILS: Final[dict[str, tuple[int, ...]]] = {}

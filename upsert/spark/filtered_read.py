@@ -10,13 +10,13 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import DataFrame as AnyDataFrame
 from pyspark.sql.classic.dataframe import DataFrame
 
-from upsert.spark.java import class_name, items_of, java_of
+from upsert.spark.java import class_name, frame_of, items_of, seq_of, under_ids
 from upsert.spark.literals import python_value
 from upsert.spark.reads import is_filled_in, is_read
 
@@ -69,10 +69,8 @@ class FilteredRead(DataFrame):
         found = list(comparisons(filtered, self._compared))
         if not found or (read := self._again(found)) is None:
             return self._kept(filtered)
-        jvm = java_of(self.sparkSession)
-        plan = _over(filtered._jdf.queryExecution().analyzed(), read, jvm)
-        made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(_java_session(self.sparkSession), plan)
-        return self._kept(DataFrame(made, self.sparkSession))
+        plan = _over(filtered._jdf.queryExecution().analyzed(), read)
+        return self._kept(frame_of(self.sparkSession, plan))
 
     def where(self, condition: Column | str) -> AnyDataFrame:
         """As `DataFrame.where`."""
@@ -213,20 +211,8 @@ def _comparable(value: Any, type_name: str) -> Any:
     return None if isinstance(found, float) and math.isnan(found) else found
 
 
-def _over(node: Any, read: AnyDataFrame, jvm: Any) -> Any:
+def _over(node: Any, read: AnyDataFrame) -> Any:
     """A plan over another read of the same columns, which keep their ids: a later call may name them."""
-    seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-    if not is_read(node):
-        return node.withNewChildren(seq([_over(node.child(), read, jvm)]))
-    made = read._jdf.queryExecution().analyzed()
-    catalyst = jvm.org.apache.spark.sql.catalyst
-    none = jvm.scala.Option.empty()
-    named = [
-        catalyst.expressions.Alias(new, old.name(), old.exprId(), old.qualifier(), none, seq([]))
-        for old, new in zip(items_of(node.output()), items_of(made.output()), strict=True)
-    ]
-    return catalyst.plans.logical.Project(seq(named), made)
-
-
-def _java_session(spark: SparkSession) -> Any:
-    return cast("Any", spark)._jsparkSession
+    if is_read(node):
+        return under_ids(read.sparkSession, read._jdf.queryExecution().analyzed(), node.output())
+    return node.withNewChildren(seq_of(read.sparkSession, [_over(node.child(), read)]))

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from py4j.java_gateway import GatewayClient, JavaClass, JavaMember, JavaPackage
 from py4j.protocol import STATIC_PREFIX
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from upsert.spark.connect import is_connect
 
@@ -83,6 +83,30 @@ def object_of(package: Any, name: str) -> Any:
 def items_of(seq: Any) -> list[Any]:
     """A sequence of Scala as a list."""
     return [seq.apply(number) for number in range(seq.size())]
+
+
+def seq_of(spark: SparkSession, items: Any) -> Any:
+    """A list of Python's or Java's as a sequence of Scala."""
+    return java_of(spark).org.apache.spark.api.python.PythonUtils.toSeq(items)
+
+
+def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
+    """The DataFrame of a plan of Catalyst's."""
+    dataset = java_of(spark).org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(cast("Any", spark)._jsparkSession, plan), spark)
+
+
+def under_ids(spark: SparkSession, plan: Any, columns: Any) -> Any:
+    """Columns of a plan by their names, each under the id of one of ``columns``, which a plan above knows."""
+    jvm, nothing = java_of(spark), seq_of(spark, [])
+    catalyst, none = jvm.org.apache.spark.sql.catalyst, jvm.scala.Option.empty()
+    alias = catalyst.expressions.Alias
+    given = {str(one.name()): one for one in items_of(plan.output())}
+    named = [
+        alias(given[str(one.name())], one.name(), one.exprId(), one.qualifier(), none, nothing)
+        for one in items_of(columns)
+    ]
+    return catalyst.plans.logical.Project(seq_of(spark, named), plan)
 
 
 def texts_of(spark: SparkSession, texts: Any) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from upsert.spark.batches import arrow_of, local_rows
-from upsert.spark.java import class_name, items_of, java_of, texts_of
+from upsert.spark.java import class_name, frame_of, items_of, java_of, seq_of, texts_of, under_ids
 from upsert.store.rows.computed import InArrow
 
 _OBSERVES: Final = "CollectMetrics"
@@ -160,7 +160,7 @@ class PlannedBatch:
 
     def outline(self, spark: SparkSession) -> Any:
         """The plan over a leaf without rows, for comparisons: the offsets of each micro-batch are others."""
-        return self._over_rows(spark, _seq(spark, []))
+        return self._over_rows(spark, seq_of(spark, []))
 
     def _over_rows(self, spark: SparkSession, rows: Any) -> Any:
         """The plan over rows of its source, as Spark has them inside."""
@@ -171,7 +171,7 @@ class PlannedBatch:
     def _over_leaf(self, spark: SparkSession, leaf: Any) -> Any:
         plan = leaf
         for node in reversed(self._nodes):
-            plan = node.withNewChildren(_seq(spark, [plan]))
+            plan = node.withNewChildren(seq_of(spark, [plan]))
         return plan
 
     def computed(
@@ -182,11 +182,11 @@ class PlannedBatch:
         If it is observed, the figures of these rows are told in its progress.
         """
         plan = self._over_rows(spark, local_rows(spark, rows, schema))
-        made = java_of(spark).org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-        found = arrow_of(DataFrame(made, spark))
+        made = frame_of(spark, plan)
+        found = arrow_of(made)
         if not is_observed:
             return found
-        plans = [each.executedPlan() for each in (self._execution, made.queryExecution())]
+        plans = [each.executedPlan() for each in (self._execution, made._jdf.queryExecution())]
         for own, other in zip(*(_figures(spark, plan) for plan in plans), strict=True):
             own.reset()
             own.setState(other)  # to merge it, it would have to come from a task
@@ -210,18 +210,8 @@ class PlannedBatch:
 
     def over(self, frame: DataFrame) -> DataFrame:
         """What the query makes of a batch that has the columns of its source."""
-        spark, jdf = frame.sparkSession, cast("Any", frame)._jdf
-        jvm = java_of(spark)
-        alias, none = jvm.org.apache.spark.sql.catalyst.expressions.Alias, jvm.scala.Option.empty()
-        given, nothing = jdf.queryExecution().analyzed(), _seq(spark, [])
-        by_name = {str(one.name()): one for one in items_of(given.output())}
-        named = [
-            alias(by_name[str(one.name())], one.name(), one.exprId(), nothing, none, nothing)
-            for one in items_of(self._leaf.output())
-        ]
-        project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_seq(spark, named), given)
-        plan = self._over_leaf(spark, project)
-        return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+        spark, given = frame.sparkSession, cast("Any", frame)._jdf.queryExecution().analyzed()
+        return frame_of(spark, self._over_leaf(spark, under_ids(spark, given, self._leaf.output())))
 
     def note_rows(self, rows: int) -> None:
         """Tell how many rows its source gave, for the query's progress."""
@@ -229,10 +219,6 @@ class PlannedBatch:
             metric = leaf.metrics().get("numOutputRows")
             if metric.isDefined():
                 metric.get().set(rows)
-
-
-def _seq(spark: SparkSession, items: list[Any]) -> Any:
-    return java_of(spark).org.apache.spark.api.python.PythonUtils.toSeq(items)
 
 
 def _figures(spark: SparkSession, plan: Any) -> list[Any]:

@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import FORMAT, active
-from upsert.spark.java import class_name, items_of, java_of, object_of, texts_of
+from upsert.spark.java import class_name, items_of, java_of, object_of, seq_of, texts_of
 from upsert.store.read.steps import StepSize
 
 if TYPE_CHECKING:
@@ -262,8 +262,7 @@ def _source(format_: type[DataSource], options: Mapping[str, str]) -> DataSource
 
 def _hand_over(df: DataFrame, source: DataSource, reader: DataSourceStreamReader | None = None) -> None:
     """Give the plan of a read its source and reader; where it has no place for them, Spark asks processes."""
-    jvm = java_of(df.sparkSession)
-    python = jvm.org.apache.spark.sql.execution.datasources.v2.python
+    python = java_of(df.sparkSession).org.apache.spark.sql.execution.datasources.v2.python
     try:
         table = df._jdf.queryExecution().analyzed().table()
         provider = _field(table, "ds").get(table)
@@ -273,8 +272,7 @@ def _hand_over(df: DataFrame, source: DataSource, reader: DataSourceStreamReader
         _field(provider, "dataSourceInPython").set(provider, made)
         if reader is not None:
             read = _PICKLE.dumps((ReadInTask(reader), df.schema))
-            none = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
-            provider.setReadInfo(python.PythonDataSourceReadInfo(read, none))
+            provider.setReadInfo(python.PythonDataSourceReadInfo(read, seq_of(df.sparkSession, [])))
     except (Py4JError, TypeError):  # a class that Spark lacks is a package to py4j, which cannot be called
         return
 
