@@ -75,7 +75,7 @@ def aggregate_reports(trace: Trace) -> Iterator[AggregateReport]:
     for step in trace.steps:
         if step.rule != replace_aggregate.__name__ or not isinstance(node := step.node, Aggregate):
             continue
-        functions = ", ".join(map(without_ids, aggregations(node))) or "DISTINCT"
+        functions = ", ".join(map(without_ids, aggregations(node.outputs))) or "DISTINCT"
         groups = ", ".join(without_ids(group.value) for group in node.groups)
         name = f"aggregate {functions} by ({groups}) over the changes of {sources(node)}"
         match step.result:
@@ -112,7 +112,8 @@ def _notes(node: Aggregate) -> Iterator[str]:
         yield "the one row stays when no row is left, with counts of 0"
     if any(isinstance(below, Watermark) for below in walk(node.child)):
         yield "the watermark is left out: changes that come late count, and no group is ever forgotten"
-    floating = [f for f in aggregations(node) if f.name in ("Sum", "Average") and is_floating(f.types[0])]
+    functions = aggregations(node.outputs)
+    floating = [one for one in functions if one.name in ("Sum", "Average") and is_floating(one.types[0])]
     if floating:
         named = ", ".join(map(without_ids, floating))
         types = {f.types[0] for f in floating}

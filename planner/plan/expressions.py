@@ -252,6 +252,20 @@ def without_widening(expr: Expr) -> Expr:
     return expr
 
 
+def equal_columns(condition: Expr | None) -> Iterator[tuple[Column, Column]]:
+    """The columns that a condition calls equal, or NULL both: by what is computed no row is found.
+
+    >>> a, b = Column(1, "a", "int"), Column(2, "b", "bigint")
+    >>> [[str(one) for one in pair] for pair in equal_columns(Call("EqualTo", (Cast(a, "bigint"), b)))]
+    [['a#1', 'b#2']]
+    """
+    for part in conjuncts(condition):
+        if isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe"):
+            one, other = map(without_widening, part.args)
+            if isinstance(one, Column) and isinstance(other, Column):
+                yield one, other
+
+
 def is_widening(value: Expr, wide: str) -> bool:
     """Whether a cast of the value to a type changes nothing but the width of an integer, at most."""
     if isinstance(value, Call | Aggregation):

@@ -32,7 +32,6 @@ from planner.plan.expressions import (
     columns_of,
     conjunction,
     conjuncts,
-    walk_expression,
 )
 from planner.plan.nodes import (
     OBSERVATION,
@@ -55,6 +54,7 @@ from planner.plan.translate import (
     arrow_type,
     translated,
 )
+from planner.plan.trees import aggregations, equalities
 from upsert.conditions.evaluate import MOST_NEGATED_DIGITS, type_of
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.store.rows.computed import (
@@ -208,12 +208,9 @@ class _Reading:
         if plan.kind not in ("inner", "cross", "left outer", "left semi", "left anti"):
             raise NotInArrowError(f"a {plan.kind} join")
         sides = [frozenset(column.id for column in side.columns) for side in (plan.left, plan.right)]
-        pairs, rest = [], []
-        for part in conjuncts(plan.condition):
-            if (pair := _equal_sides(part, sides)) is None:
-                rest.append(part)
-            else:
-                pairs.append(pair)
+        equal = {id(part): pair for part, *pair in equalities(plan)}
+        pairs = [*equal.values()]
+        rest = [part for part in conjuncts(plan.condition) if id(part) not in equal]
         wanted = needed | columns_of(*rest)
         of_keys = [columns_of(*side) for side in zip(*pairs, strict=True)] or [frozenset[int]()] * 2
         (left, types), (right, of_right) = (
@@ -259,14 +256,7 @@ class _Reading:
         wanted = [output for output in plan.outputs if output.column.id in needed]
         outputs = [replace(output, value=_with_plain_sums(output.value)) for output in wanted]
         groups = list(dict.fromkeys(group.value for group in plan.groups))
-        functions = list(
-            dict.fromkeys(
-                part
-                for output in outputs
-                for part in walk_expression(output.value)
-                if isinstance(part, Aggregation)
-            )
-        )
+        functions = aggregations(outputs)
         below, types = self.step(plan.child, columns_of(*groups, *functions))
         known: dict[Expr, Column] = {}
         of_groups: dict[str, pa.DataType] = {}
@@ -297,8 +287,7 @@ class _Reading:
 
     def _observation(self, plan: Wrapper, child: Plan, needed: frozenset[int]) -> tuple[Step, _Types]:
         outputs = self._observed(plan)
-        parts = (part for output in outputs for part in walk_expression(output.value))
-        functions = list(dict.fromkeys(part for part in parts if isinstance(part, Aggregation)))
+        functions = aggregations(outputs)
         number = len(self.observations)
         self.observations.append(Observation((), (), pa.schema([])))  # those below follow it
         below, types = self.step(child, needed | columns_of(*functions))
@@ -492,14 +481,3 @@ def _with_plain_sums(expr: Expr) -> Expr:
             return replace(total, values=(inner,), ref=None)
         case _:
             return _of_parts(expr, _with_plain_sums)
-
-
-def _equal_sides(part: Expr, sides: Sequence[frozenset[int]]) -> tuple[Expr, Expr] | None:
-    """What a condition calls equal of the left and the right side of a join; None for another condition."""
-    if not isinstance(part, Call) or part.name != "EqualTo":
-        return None
-    for one, other in (part.args, part.args[::-1]):
-        used = columns_of(one), columns_of(other)
-        if all(used) and all(ids <= side for ids, side in zip(used, sides, strict=True)):
-            return one, other
-    return None

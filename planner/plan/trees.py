@@ -6,7 +6,7 @@ are stacked up again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, Final, get_args, get_type_hints
@@ -204,10 +204,10 @@ def sources(node: Plan) -> str:
     return " and ".join(names)
 
 
-def aggregations(node: Aggregate) -> Iterator[Aggregation]:
-    """The aggregate functions of the node, each once, in the order of its columns."""
-    found = (part for output in node.outputs for part in walk_expression(output.value))
-    return iter(dict.fromkeys(part for part in found if isinstance(part, Aggregation)))
+def aggregations(outputs: Iterable[Output]) -> list[Aggregation]:
+    """The aggregate functions of some columns, each once, in their order."""
+    found = (part for output in outputs for part in walk_expression(output.value))
+    return list(dict.fromkeys(part for part in found if isinstance(part, Aggregation)))
 
 
 @dataclass(frozen=True)

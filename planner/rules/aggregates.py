@@ -203,7 +203,7 @@ def groups_are_no_sessions(node: Aggregate) -> Refused | None:
 
 def functions_need_no_order(node: Aggregate) -> Refused | None:
     """Which row is the first is not defined for the rows of a table, and less so for its changes."""
-    for function in aggregations(node):
+    for function in aggregations(node.outputs):
         if (remedy := _BY_ORDER.get(function.name)) is not None:
             return Refused(
                 f"{without_ids(function)} over the changes of {sources(node)} depends on the order in which "
@@ -240,7 +240,7 @@ AGGREGATE_CONDITIONS: Final = (
 
 def functions_are_sums(node: Aggregate) -> str | None:
     """What a signed sum cannot answer must be computed again from all rows of the group."""
-    for function in aggregations(node):
+    for function in aggregations(node.outputs):
         if function.name not in SIGNED:
             return f"{without_ids(function)} is no sum"
         if function.is_distinct:
@@ -250,7 +250,7 @@ def functions_are_sums(node: Aggregate) -> str | None:
 
 def sums_can_be_undone(node: Aggregate) -> Refused | None:
     """A sum that has left its type's range never comes back."""
-    for function in aggregations(node):
+    for function in aggregations(node.outputs):
         if function.name not in ("Sum", "Average"):
             continue
         (type_,) = function.types
@@ -305,7 +305,7 @@ def _signed(node: Aggregate, row_kind: Column) -> SignedAggregate:
     for number, by in enumerate(node.groups):
         type_ = by.value.type if isinstance(by.value, Column) else "computed"
         groups.append(Group(by, column(f"group_{number}", type_, by.value)))
-    for number, function in enumerate(aggregations(node)):
+    for number, function in enumerate(aggregations(node.outputs)):
         given = enumerate(zip(function.types, function.values, strict=True))
         values = tuple(column(f"value_{number}_{n}", type_, value) for n, (type_, value) in given)
         where = function.condition
@@ -444,7 +444,7 @@ def _made(
     }
     groups = tuple(Group(by, made[key.name]) for by, key in zip(node.groups, keys, strict=True))
     measures = []
-    for number, function in enumerate(aggregations(node)):
+    for number, function in enumerate(aggregations(node.outputs)):
         computation = _computation(function, node.child, refs, table)
         measures.append(Computed(function, computation, Column(next(ids), f"result_{number}", "computed")))
     kind = Column(next(ids), ROW_KIND_COLUMN, "string")

@@ -10,14 +10,12 @@ from typing import Final
 
 from planner.optimizer import optimize_plan
 from planner.plan.expressions import (
-    Aggregation,
     Call,
     Column,
     Expr,
     columns_of,
     conjuncts,
-    walk_expression,
-    without_widening,
+    equal_columns,
 )
 from planner.plan.keys import is_unique_by
 from planner.plan.nodes import (
@@ -40,6 +38,7 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import ManagedTable
 from planner.plan.trees import (
+    aggregations,
     children,
     expressions,
     reads_changes,
@@ -323,13 +322,8 @@ def _kind_of_all_rows(node: Plan) -> str | None:
         case Distinct():
             return "DISTINCT"
         case Aggregate(groups=groups, outputs=outputs):
-            named = (
-                part.name.upper()
-                for output in outputs
-                for part in walk_expression(output.value)
-                if isinstance(part, Aggregation)
-            )
-            functions = " and ".join(dict.fromkeys(named)) or "DISTINCT"
+            named = dict.fromkeys(one.name.upper() for one in aggregations(outputs))
+            functions = " and ".join(named) or "DISTINCT"
             return f"{functions} of groups" if groups else f"{functions} of all rows"
         case Join(condition=condition) if not any(
             isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe")
@@ -350,14 +344,7 @@ def looked_up(plan: Plan, columns: Sequence[Column]) -> tuple[tuple[int, ...], .
     found = set()
     for node in walk(plan):
         if isinstance(node, Filter | Join):
-            pairs = [
-                [side.id for side in map(without_widening, part.args) if isinstance(side, Column)]
-                for part in conjuncts(node.condition)
-                if isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe")
-            ]
-            ids = {
-                id for pair in pairs if len(pair) == 2 for id in pair
-            }  # nothing is found by what is computed
+            ids = {column.id for pair in equal_columns(node.condition) for column in pair}
             if met := tuple(sorted(numbers[id] for id in ids if id in numbers)):
                 found.add(met)
     return tuple(sorted(found))
@@ -450,7 +437,7 @@ def _resting(plan: Plan, above: tuple[Expr, ...], known: Folders) -> Iterator[st
             conditions = (*above, *conjuncts(condition))
         case Project():
             conditions = above
-    if isinstance(plan, Join) and not any(map(_equates_columns, conjuncts(plan.condition))):
+    if isinstance(plan, Join) and not any(equal_columns(plan.condition)):
         yield from _small_side(plan, above, known)
     for child in children(plan):
         yield from _resting(child, conditions, known)
@@ -476,12 +463,7 @@ def _small_side(join: Join, above: tuple[Expr, ...], known: Folders) -> Iterator
 def _is_linked(side: Plan, above: tuple[Expr, ...]) -> bool:
     """Whether an equality above leads from a side to another table."""
     own = {column.id for column in side.columns}
-    return any(_equates_columns(part) and len(columns_of(part) & own) == 1 for part in above)
-
-
-def _equates_columns(part: Expr) -> bool:
-    is_equality = isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe")
-    return is_equality and all(isinstance(without_widening(one), Column) for one in part.args)
+    return any((one.id in own) != (other.id in own) for part in above for one, other in equal_columns(part))
 
 
 def _is_small(plan: Plan, known: Folders) -> bool:

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from planner.plan.expressions import Aggregation, Column, columns_of, walk_expression
+from planner.plan.expressions import Aggregation, Column, columns_of
 from planner.plan.nodes import Aggregate, Opaque, Output, Plan, Project, Wrapper
-from planner.plan.trees import children
+from planner.plan.trees import aggregations, children
 from planner.settings import Settings
 from planner.views.inputs import Planning
 from planner.views.kept_table import COLUMN, bag_schema, can_keep, meaning_of, named_tables
@@ -125,15 +125,10 @@ def _extreme(plan: Aggregate) -> Aggregation | None:
     """The one MIN or MAX that an aggregate of all rows has; None if there are others, or it has a FILTER."""
     if plan.groups:
         return None
-    functions = {
-        part
-        for output in plan.outputs
-        for part in walk_expression(output.value)
-        if isinstance(part, Aggregation)
-    }
+    functions = aggregations(plan.outputs)
     if len({replace(one, ref=None) for one in functions}) != 1:
         return None
-    one = functions.pop()
+    one = functions[0]
     is_plain = one.name in ("Min", "Max") and one.condition is None and len(one.values) == 1
     return one if is_plain and columns_of(one) else None
 

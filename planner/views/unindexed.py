@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from planner.plan.expressions import Call, Column, conjuncts, without_widening
+from planner.plan.expressions import Column, equal_columns
 from planner.plan.nodes import Filter, Join, Plan, Project, Relation, Union, Wrapper
 from planner.plan.sources import index_within
 from planner.plan.trees import children, walk
@@ -19,6 +19,7 @@ Origin = tuple[Relation, Column]
 def unindexed(plan: Plan) -> Mapping[int, tuple[Relation, tuple[tuple[Column, ...], ...]]]:
     """The relations of a batch query that lack an index, by identity, with all columns by which joins look.
 
+    >>> from planner.plan.expressions import Call
     >>> from planner.plan.nodes import TableRows
     >>> from planner.plan.sources import ManagedTable
     >>> import pyarrow as pa
@@ -65,12 +66,7 @@ def _looked_up(
 ) -> Iterator[tuple[Relation, tuple[Column, ...]]]:
     """Each relation with the columns of it that a condition sets equal to those of one other relation."""
     pairs: dict[tuple[int, int], dict[int, Column]] = {}
-    for part in conjuncts(node.condition):
-        if not isinstance(part, Call) or part.name not in ("EqualTo", "EqualNullSafe"):
-            continue
-        one, other = map(without_widening, part.args)
-        if not isinstance(one, Column) or not isinstance(other, Column):
-            continue
+    for one, other in equal_columns(node.condition):
         left, right = origins.get(one.id), origins.get(other.id)
         for mine, others in ((left, right), (right, left)):
             if mine is not None and (others is None or mine[0] is not others[0]):
