@@ -2,19 +2,19 @@
 
 Committers start it as a child. It ends when nothing is due, and lets go of the compaction lock, which it has
 inherited. With ``--watch 10`` it is a service of its own, that looks every ten seconds, and expires
-partitions and snapshots too. It may be killed at any time. A log that does not take what has expired is
-told of on standard error, and tried again in each round.
+partitions and snapshots too. It may be killed at any time. What a round of the service cannot do is told on
+standard error, and tried again in the next ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
 
-from upsert.errors import LogNotPublishedError, TableNotFoundError
+from upsert.errors import LogNotPublishedError, TableNotFoundError, UpsertError
 from upsert.store import paths
 from upsert.store.commit.committer import Committer
 from upsert.store.log import publishing
@@ -41,51 +41,92 @@ def run(path: str) -> int:
 def maintain(path: str, *, is_log_behind: bool = False) -> None:
     """Merge and expire what is due: what the commits of a table with ``write-only = true`` leave to others.
 
-    It waits for any other compaction of the table to end. If the log was behind, it is tried again.
+    It waits for any other compaction of the table to end. If the log was behind, it is tried again. What is
+    due expires even if merging fails: that makes room on a full disk.
 
     Raises:
         LogNotPublishedError: all of that is done, and the table's log does not say so yet.
     """
     table = Table.open(path)
-    with background.compaction_lock(table.root, wait=True):
-        run(path)
-    failure = publishing.after_commit(table.as_logged(), table.published.latest()) if is_log_behind else None
-    table.maintain()
+    try:
+        with background.compaction_lock(table.root, wait=True):
+            run(path)
+        failure = None
+        if is_log_behind:
+            failure = publishing.after_commit(table.as_logged(), table.published.latest())
+    finally:
+        table.maintain()
     if failure is not None:
         raise failure
 
 
-def watch(path: str, pause_s: float) -> NoReturn:
-    """Maintain a table again and again."""
-    told: str | None = None
+def watch(path: str, pause_s: float, *, sleep: Callable[[float], object] = time.sleep) -> None:
+    """Maintain a table again and again, whatever fails, until it is dropped.
+
+    Raises:
+        UpsertError: there is no such table, or it cannot be opened.
+    """
+    Table.open(path)
+    told, is_log_behind = "", False
     while True:
         try:
-            maintain(path, is_log_behind=told is not None)
-            told = None
-        except LogNotPublishedError as failure:
+            maintain(path, is_log_behind=is_log_behind)
+            told, is_log_behind = "", False
+        except TableNotFoundError as failure:
+            _tell(f"the service ends: {failure}")
+            return
+        except (UpsertError, OSError) as failure:
+            is_log_behind = isinstance(failure, LogNotPublishedError)
             if str(failure) != told:
-                print(failure, file=sys.stderr, flush=True)
-            told = str(failure)
-        time.sleep(pause_s)
+                told = str(failure)
+                _tell(f"the next round tries again: {told}")
+        sleep(pause_s)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _pause(text: str) -> float:
+    """The value of ``--watch``."""
+    seconds = float(text)
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ValueError(text)
+    return seconds
+
+
+_pause.__name__ = "number of seconds above 0"  # argparse says it of a wrong value
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, and leave word of a failure where the next commit finds it."""
+    """Run; a committer's child leaves word of a failure where the next commit finds it."""
     parser = argparse.ArgumentParser(prog="python -m upsert.store.compactor", description=__doc__)
     parser.add_argument("path", help="the table's folder")
-    parser.add_argument("--watch", type=float, metavar="SECONDS", help="go on for ever, with such pauses")
+    parser.add_argument("--watch", type=_pause, metavar="SECONDS", help="go on for ever, with such pauses")
     given = parser.parse_args(arguments)
     try:
         if given.watch is None:
             run(given.path)
         else:
             watch(given.path, given.watch)
-    except TableNotFoundError:
-        return 0  # dropped meanwhile: nothing is left to merge
-    except Exception as failure:  # no process reads what this one prints
-        background.record_failure(paths.table_folder(given.path), repr(failure))
+    except KeyboardInterrupt:
+        return 130
+    except Exception as failure:
+        if given.watch is None:
+            return _left_word(given.path, failure)
+        if not isinstance(failure, UpsertError):
+            raise
+        _tell(str(failure))
         return 1
     return 0
+
+
+def _left_word(path: str, failure: Exception) -> int:
+    """Leave word of what has ended a committer's child, of which no process reads what it prints."""
+    if isinstance(failure, TableNotFoundError):
+        return 0  # dropped meanwhile: nothing is left to merge
+    background.record_failure(paths.table_folder(path), repr(failure))
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Compaction of a table: when it happens, that nobody sees it, and what becomes of its failures."""
 
 import os
+import shutil
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -241,5 +243,64 @@ def test_a_compactor_that_failed_is_heard_of_at_the_next_commit(table: Table) ->
         table.write(rows(4))
 
 
-def test_a_compactor_of_a_dropped_table_ends_quietly(tmp_path: Path) -> None:
+def test_a_compactor_of_a_dropped_table_ends_quietly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert compactor.main([str(tmp_path / "gone")]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/gone", "no table lies at '/gone'"),
+        ("s3://x", "table path must be s3://bucket/folder, with a bucket's"),
+    ],
+)
+def test_a_service_without_a_table_says_so(
+    path: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compactor.main([path, "--watch", "1"]) == 1
+    assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "ten"])
+def test_a_service_has_pauses(write_only: Table, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        compactor.main([write_only.path, "--watch", seconds])
+    assert (
+        f"argument --watch: invalid number of seconds above 0 value: '{seconds}'" in capsys.readouterr().err
+    )
+
+
+def test_a_service_tells_once_what_it_cannot_do_and_does_it_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commits of a table with write-only tell nothing of it. What is due expires all the same."""
+    options = {
+        "write-only": "true",
+        "num-sorted-run.compaction-trigger": "3",
+        "snapshot.num-retained.max": "2",
+        "snapshot.num-retained.min": "1",
+    }
+    table = Table.create(tmp_path / "t", SCHEMA, options)
+    for value in range(8):
+        table.write(rows(1, value=value))
+    files = {entry.file for run in table.snapshot().files.groups[(), 0] for entry in run}
+    hidden = tmp_path / "hidden"
+    Path(table.path, "bucket-0").rename(hidden)
+
+    def rounds() -> Iterator[None]:
+        yield
+        assert [info.id for info in table.history() if info.changes_rows] == [7, 8]
+        hidden.rename(table.path + "/bucket-0")
+        yield
+        assert {entry.file for run in table.snapshot().files.groups[(), 0] for entry in run}.isdisjoint(files)
+        shutil.rmtree(table.path)
+        yield
+
+    pauses = rounds()
+    compactor.watch(table.path, 1, sleep=lambda _: next(pauses))
+    failed, dropped = capsys.readouterr().err.splitlines()
+    assert failed.startswith(f"the next round tries again: data file '{table.path}/bucket-0/")
+    assert dropped.startswith(f"the service ends: no table lies at {table.path!r}")
