@@ -99,9 +99,6 @@ class RowsInArrow:
 Request = Refreshed | Unnested | OfText | Explained | RowsInArrow
 """What a catalog asks of ``optimize``, by its argument ``request``, beside a stream that can be written."""
 
-Planned = Callable[["QueryText", Sequence["Reference"], Sequence["DataFrame | None"]], "DataFrame"]
-Joined = Callable[["DataFrame", Mapping[str, Callable[[], "DataFrame"]]], "DataFrame"]
-
 
 class Context:
     """The names of a session and the tables that they mean, its options, and what plans its streams.
@@ -266,52 +263,37 @@ class Context:
         return df if self._optimize is None or is_connect(df) else self._optimize(df)
 
     @property
+    def takes_requests(self) -> bool:
+        """Whether ``optimize`` answers a `Request`."""
+        return self._optimize_with("request") is not None
+
+    def asked(self, df: DataFrame, request: Request, **more: Any) -> Any:
+        """What ``optimize``, which takes requests, makes of a DataFrame for one."""
+        assert self._optimize is not None
+        return self._optimize(df, request=request, **more)
+
+    @property
     def view_plan(self) -> Plan | None:
         """How views are refreshed: by what has changed, where ``optimize`` takes requests."""
-        optimize = self._optimize_with("request")
-        return None if optimize is None else lambda df, shape: optimize(df, request=Refreshed(shape))
-
-    @property
-    def joined_subqueries(self) -> Joined | None:
-        """What makes joins of subqueries over streams, where ``optimize`` takes requests.
-
-        It takes the query over batches in temporary views, and for the name of each what makes its stream.
-        """
-        optimize = self._optimize_with("request")
-        return None if optimize is None else lambda df, streams: optimize(df, request=Unnested(streams))
-
-    @property
-    def planned_text(self) -> Planned | None:
-        """What plans a stream by its text, for Spark Connect, where ``optimize`` takes requests.
-
-        It takes the query, the tables that it names, and the stream of each, None for one of Spark's.
-        """
-        optimize = self._optimize_with("request")
-        if optimize is None:
-            return None
-        return lambda query, references, tables: optimize(
-            next(filter(None, tables)), request=OfText(query, references, tables)
-        )
+        return (lambda df, shape: self.asked(df, Refreshed(shape))) if self.takes_requests else None
 
     @property
     def in_arrow(self) -> ReadForArrow | None:
         """What finds out which expressions of a stream Arrow computes, where ``optimize`` takes requests."""
-        optimize = self._optimize_with("request")
-        if optimize is None:
+        if not self.takes_requests:
             return None
-        return lambda df, plan, source: optimize(df, request=RowsInArrow(plan, source))
+        return lambda df, plan, source: self.asked(df, RowsInArrow(plan, source))
 
     def explained(self, df: DataFrame, sink: Sink | None) -> Any:
         """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values."""
-        if (optimize := self._optimize_with("request")) is None:
+        if not self.takes_requests:
             raise ConfigurationError(
                 "EXPLAIN: a streaming query needs a catalog that plans delta joins; make it as "
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
         if sink is None:
-            return optimize(df, request=Explained("auto"))
-        request = Explained(sink.mode)
-        return optimize(df, sink_key=sink.key, sink_rule=sink.rule, request=request)
+            return self.asked(df, Explained("auto"))
+        return self.asked(df, Explained(sink.mode), sink_key=sink.key, sink_rule=sink.rule)
 
     def _optimize_with(self, parameter: str) -> Callable[..., Any] | None:
         """``optimize``, if it has such a parameter."""

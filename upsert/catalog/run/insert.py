@@ -86,7 +86,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         )
     session = needed(spark, what, context.options.forwarded())
     # over Connect a stream is planned by its text, at once, and nothing finds its kinds again
-    is_planned = is_streaming and is_connect(session) and context.planned_text is not None
+    is_planned = is_streaming and is_connect(session) and context.takes_requests
     found = frame(context, session, target.query(statement), is_streaming=is_streaming)
     rows = target.fitted(
         found, keeps_kinds=is_planned and found.isStreaming and ROW_KIND_COLUMN in found.columns

@@ -18,6 +18,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as F
 from sqlglot import exp
 
+from upsert.catalog.context import Context, OfText, Unnested
 from upsert.catalog.create_as.create_as import TableFromQuery
 from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Running
 from upsert.catalog.run import jobs
@@ -48,8 +49,6 @@ from upsert.views.view import ViewText, within
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from upsert.catalog.context import Context
 
 
 _VIEW: Final = "_pyspark_connect_temp_view_"
@@ -202,20 +201,24 @@ class _Reading:
         full = [*map(self._full_name, references)]
         text = query.over(names, full, lambda name: frames[name].columns)
         by_text = bool(frames) and (self.is_streaming or any(map(self._looks_up, references)))
-        planned = context.planned_text if by_text and is_connect(spark) else None
-        if planned is not None:
-            return planned(query, references, [None if name is None else frames[name] for name in names])
+        if by_text and is_connect(spark) and context.takes_requests:
+            streams = [None if name is None else frames[name] for name in names]
+            return self._asked(next(filter(None, streams)), OfText(query, references, streams))
         args = _literals(query, spark)
         try:
             df = _over(spark, text, frames, args)
             return df if self.is_streaming else self._with_lookups(df, references)
         except (AnalysisException, ParseException) as cause:
             is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
-            if not is_subquery or (joined := context.joined_subqueries) is None:
+            if not is_subquery or not context.takes_requests:
                 told = _described(cause, text, query, [*self._columns(references)])
                 raise SchemaError(f"{query.subject}: {told}") from cause
         stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
-        return joined(_over(spark, text, stand_ins, args), tables)
+        return self._asked(_over(spark, text, stand_ins, args), Unnested(tables))
+
+    def _asked(self, df: DataFrame, request: OfText | Unnested) -> DataFrame:
+        planned: DataFrame = self.context.asked(df, request)
+        return planned
 
     def _full_name(self, reference: Reference) -> str:
         """The name with its database and catalog, which may all stand before a column; Spark's as written."""
