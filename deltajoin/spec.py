@@ -7,7 +7,7 @@ option, so its JSON form is not trusted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Self
@@ -27,16 +27,19 @@ from deltajoin.fingerprint import (
     untyped,
 )
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, nodes
-from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.codec import Jsonable, from_text, json_by, to_text
+from upsert.errors import ConfigurationError
 from upsert.schema import Column
 
 MAX_TABLES: Final = 8
+OF_CONDITION: Final = json_by(expressions.from_json, expressions.to_json)
+"""Metadata of a field that is a condition: how it travels as JSON."""
 KINDS: Final = ("inner", "left", "right", "full", "semi", "anti")
 """Kinds of a join of two tables, as `DeltaJoinSpec.of` takes them."""
 
 
 @dataclass(frozen=True)
-class JoinedTable:
+class JoinedTable(Jsonable):
     """One table of a join: its path, the columns to read, and the rows to leave out.
 
     Args:
@@ -57,7 +60,7 @@ class JoinedTable:
 
     path: str
     select: tuple[str, ...]
-    where: Sequence[Any] | None = None
+    where: Sequence[Any] | None = field(default=None, metadata=json_by(filters.from_json, filters.to_json))
     emit: tuple[str, ...] | None = None
     began: tuple[Column, ...] = field(default=(), compare=False, repr=False)
 
@@ -101,24 +104,6 @@ class JoinedTable:
 
         emit = None if self.emit is None else tuple(map(of, self.emit))
         return type(self)(self.path, tuple(map(of, self.select)), filters.renamed(self.where, of), emit)
-
-    def to_json(self) -> dict[str, Any]:
-        """This table as JSON values."""
-        return {
-            "path": self.path,
-            "select": list(self.select),
-            "where": filters.to_json(self.where),
-            "emit": None if self.emit is None else list(self.emit),
-            "began": [column.to_json() for column in self.began],
-        }
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """The table of its JSON values; a `ConfigurationError` if they are none."""
-        given = {"began": [], **value} if isinstance(value, dict) else value
-        fields = _fields_of("a table of a join", given, ("path", "select", "where", "emit", "began"))
-        where, began = filters.from_json(fields["where"]), columns_from_json(fields["began"])
-        return cls(fields["path"], fields["select"], where, fields["emit"], began)
 
 
 @dataclass(frozen=True)
@@ -226,11 +211,11 @@ class DeltaJoinSpec:
     """
 
     tables: tuple[JoinedTable, ...]
-    tree: Node
+    tree: Node = field(metadata=json_by(tree.from_json, tree.to_json))
     present: tuple[int, ...] = ()
     shards: int = 2
     max_rows_per_trigger: int = 1_000_000
-    keep: Condition | None = None
+    keep: Condition | None = field(default=None, metadata=OF_CONDITION)
     is_net: bool = True
 
     def __post_init__(self) -> None:
@@ -399,18 +384,7 @@ class DeltaJoinSpec:
 
     @cached_property
     def _text(self) -> str:
-        # asked for by each task, as what says which join it is
-        return json.dumps(
-            {
-                "tables": [table.to_json() for table in self.tables],
-                "tree": tree.to_json(self.tree),
-                "present": list(self.present),
-                "shards": self.shards,
-                "max_rows_per_trigger": self.max_rows_per_trigger,
-                "keep": expressions.to_json(self.keep),
-                "is_net": self.is_net,
-            }
-        )
+        return to_text(self)  # asked for by each task, as what says which join it is
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -419,28 +393,7 @@ class DeltaJoinSpec:
         Raises:
             ConfigurationError: the text is no spec; the message says which part.
         """
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as cause:
-            raise ConfigurationError(f"a delta join's spec must be JSON, got {text[:80]!r}") from cause
-        names = ("tables", "tree", "present", "shards", "max_rows_per_trigger", "keep", "is_net")
-        fields = _fields_of("a delta join's spec", value, names)
-        for name in ("tables", "present"):
-            if not isinstance(fields[name], list):
-                raise ConfigurationError(f"a delta join's {name} must be a list, got {fields[name]!r}")
-        if bad := [number for number in fields["present"] if type(number) is not int]:
-            raise ConfigurationError(f"a delta join's present must hold table numbers, got {bad[0]!r}")
-        if not isinstance(fields["is_net"], bool):
-            raise ConfigurationError(f"a delta join's is_net must be true or false, got {fields['is_net']!r}")
-        return cls(
-            tuple(JoinedTable.from_json(table) for table in fields["tables"]),
-            tree.from_json(fields["tree"]),
-            tuple(fields["present"]),
-            fields["shards"],
-            fields["max_rows_per_trigger"],
-            expressions.from_json(fields["keep"]),
-            fields["is_net"],
-        )
+        return from_text(cls, text, "a delta join's spec")
 
 
 def _condition_of(node: Node) -> Condition | None:
@@ -461,19 +414,3 @@ def _names(what: str, value: Sequence[str]) -> tuple[str, ...]:
     if len(set(value)) != len(value):
         raise ConfigurationError(f"a table of a join: {what} names a column twice, got {list(value)!r}")
     return tuple(value)
-
-
-def columns_from_json(value: Any) -> tuple[Column, ...]:
-    """Columns of their JSON values, which are not trusted."""
-    try:
-        return tuple(Column.from_json(column) for column in value)
-    except (KeyError, TypeError, ValueError, AttributeError, CorruptTableError, SchemaError) as cause:
-        raise ConfigurationError(f"columns of a query must be a list of columns, got {value!r}") from cause
-
-
-def _fields_of(what: str, value: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
-    """The values of a JSON object that must have just these names."""
-    if not isinstance(value, dict) or sorted(value) != sorted(names):
-        found = sorted(value) if isinstance(value, dict) else value
-        raise ConfigurationError(f"{what} must have exactly {', '.join(names)}, got {found!r}")
-    return value

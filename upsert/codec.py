@@ -8,15 +8,20 @@ text, true is no number, and a missing field is an error unless its ``metadata``
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
 from upsert import types
+from upsert.errors import ConfigurationError, UpsertError
 
+T = TypeVar("T")
+
+_BY: Final = "read and written by"
 _WITH: Final = "written with"
 
 MAY_BE_MISSING: Final[Mapping[str, Any]] = {_WITH: None}
@@ -26,6 +31,11 @@ MAY_BE_MISSING: Final[Mapping[str, Any]] = {_WITH: None}
 def written_with(name: str) -> Mapping[str, Any]:
     """Metadata of a field that is left out where another one, or the field itself, has its default value."""
     return {_WITH: name}
+
+
+def json_by(read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Metadata of a field of a type that says not how: by what its JSON is read, and written."""
+    return {_BY: (read, write)}
 
 
 class Jsonable:
@@ -42,12 +52,7 @@ class Jsonable:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values of which ``from_json`` makes the value again."""
-        own: Any = type(self)
-        parts = _parts(own)
-        defaults = {part.name: part.default for part in parts}
-        others = [part for part in parts if part.with_ and getattr(self, part.with_) != defaults[part.with_]]
-        written = [*(part for part in parts if part.with_ is None), *others]
-        return {part.name: plain(getattr(self, part.name)) for part in written}
+        return _values(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -58,14 +63,47 @@ class Jsonable:
             TypeError: one is not of the type that it should have.
             ValueError: one has not as many parts as it should have.
         """
-        own: Any = cls  # mypy takes no class of a dataclass as hashable
-        parts = (part for part in _parts(own) if part.name in value or not part.may_be_missing)
-        return cls(**{part.name: part.read(value[part.name]) for part in parts})
+        return _made(cls, value)
+
+
+def to_text(value: Any) -> str:
+    """A frozen dataclass as JSON text."""
+    return json.dumps(_values(value))
+
+
+def from_text(cls: type[T], text: str, what: str) -> T:
+    """The value of its JSON text, which is not trusted.
+
+    Raises:
+        ConfigurationError: it is none; ``what`` says what it should be.
+    """
+    try:
+        return _made(cls, json.loads(text))
+    except ConfigurationError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, UpsertError) as cause:
+        raise ConfigurationError(f"{what} must be JSON text of one, got {text[:80]!r}: {cause!r}") from cause
+
+
+def _values(value: Any) -> dict[str, Any]:
+    own: Any = type(value)  # mypy takes no class of a dataclass as hashable
+    parts = _parts(own)
+    defaults = {part.name: part.default for part in parts}
+    others = [part for part in parts if part.with_ and getattr(value, part.with_) != defaults[part.with_]]
+    written = [*(part for part in parts if part.with_ is None), *others]
+    return {part.name: part.write(getattr(value, part.name)) for part in written}
+
+
+def _made(cls: type[T], value: Mapping[str, Any]) -> T:
+    own: Any = cls
+    parts = (part for part in _parts(own) if part.name in value or not part.may_be_missing)
+    return cls(**{part.name: part.read(value[part.name]) for part in parts})
 
 
 class _Part(NamedTuple):
     name: str
     read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
     default: Any
     may_be_missing: bool
     with_: str | None
@@ -74,17 +112,13 @@ class _Part(NamedTuple):
 @cache
 def _parts(cls: type[Any]) -> tuple[_Part, ...]:
     hints = get_type_hints(cls)
-    return tuple(
-        _Part(
-            each.name,
-            _reader(hints[each.name], f"{cls.__name__}.{each.name}"),
-            each.default,
-            _WITH in each.metadata,
-            each.metadata.get(_WITH),
-        )
-        for each in dataclasses.fields(cls)
-        if each.init
-    )
+    return tuple(_part(each, hints[each.name], cls.__name__) for each in dataclasses.fields(cls) if each.init)
+
+
+def _part(each: dataclasses.Field[Any], hint: Any, of: str) -> _Part:
+    read, write = each.metadata.get(_BY) or (_reader(hint, f"{of}.{each.name}"), plain)
+    about = each.metadata
+    return _Part(each.name, read, write, each.default, _WITH in about, about.get(_WITH))
 
 
 def plain(value: Any) -> Any:

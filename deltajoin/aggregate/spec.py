@@ -11,7 +11,8 @@ from deltajoin import expressions, filters
 from deltajoin.expressions import Condition, Ref, refs_of
 from deltajoin.filters import Filters
 from deltajoin.fingerprint import hash_of, part, renamed_condition, untyped
-from deltajoin.spec import columns_from_json
+from deltajoin.spec import OF_CONDITION
+from upsert.codec import Jsonable, from_text, json_by, to_text
 from upsert.errors import ConfigurationError
 from upsert.schema import Column
 
@@ -30,13 +31,13 @@ FUNCTIONS: Final = {
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measure(Jsonable):
     """One of `FUNCTIONS` of some stored columns; ``where`` is its FILTER, as a condition on table 0."""
 
     function: str
     columns: tuple[str, ...]
     is_distinct: bool = False
-    where: Condition | None = None
+    where: Condition | None = field(default=None, metadata=OF_CONDITION)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -57,20 +58,15 @@ class Measure:
         where = self.where and renamed_condition(self.where, lambda ref: name(ref.column))
         return replace(self, columns=tuple(map(name, self.columns)), where=where)
 
-    @property
-    def meaning(self) -> list[Any]:
-        """JSON values that do not depend on the types of the columns."""
-        where = None if self.where is None else untyped(self.where)
+    def meaning(self, to_json: Callable[[Condition], Any] = untyped) -> list[Any]:
+        """JSON values that do not depend on the types of the columns, if ``to_json`` gives such ones."""
+        where = None if self.where is None else to_json(self.where)
         return [self.function, list(self.columns), self.is_distinct, where]
 
     def __str__(self) -> str:
         distinct = "DISTINCT " if self.is_distinct else ""
         where = "" if self.where is None else f" FILTER {self.where}"
         return f"{self.function}({distinct}{', '.join(self.columns) or '*'}){where}"
-
-    def to_json(self) -> list[Any]:
-        """JSON values."""
-        return [self.function, list(self.columns), self.is_distinct, expressions.to_json(self.where)]
 
 
 @dataclass(frozen=True)
@@ -90,11 +86,11 @@ class DeltaAggregateSpec:
     path: str
     groups: tuple[str, ...]
     measures: tuple[Measure, ...]
-    where: Condition | None = None
+    where: Condition | None = field(default=None, metadata=OF_CONDITION)
     shards: int = 2
     max_rows_per_trigger: int = 1_000_000
     began: tuple[Column, ...] = field(default=(), compare=False, repr=False)
-    rows: Filters | None = None
+    rows: Filters | None = field(default=None, metadata=json_by(filters.from_json, filters.to_json))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))
@@ -134,16 +130,17 @@ class DeltaAggregateSpec:
 
         Columns count by name, as in checkpoints of release 0.1; see `fingerprint_by`.
         """
-        values = self._values()
-        return hash_of({key: values[key] for key in ("groups", "measures", "where", "rows") if key in values})
+        return self._hash(expressions.to_json)
 
     def fingerprint_by(self, id_of: Callable[[str], str]) -> str:
         """The fingerprint with columns that count by what ``id_of`` gives for them, whatever their types."""
-        by_ids = self.renamed(id_of)
-        where = None if by_ids.where is None else untyped(by_ids.where)
-        measures = [measure.meaning for measure in by_ids.measures]
-        rows = {} if by_ids.rows is None else {"rows": filters.to_json(by_ids.rows)}
-        return hash_of({"groups": list(by_ids.groups), "measures": measures, "where": where, **rows})
+        return self.renamed(id_of)._hash(untyped)
+
+    def _hash(self, to_json: Callable[[Condition], Any]) -> str:
+        where = None if self.where is None else to_json(self.where)
+        measures = [measure.meaning(to_json) for measure in self.measures]
+        rows = {} if self.rows is None else {"rows": filters.to_json(self.rows)}
+        return hash_of({"groups": list(self.groups), "measures": measures, "where": where, **rows})
 
     def renamed(self, name: Callable[[str], str]) -> Self:
         """The same aggregate with its columns under the names that ``name`` gives them."""
@@ -163,7 +160,7 @@ class DeltaAggregateSpec:
         found = [part("group", json.dumps([n, key]), words) for n, (key, words) in enumerate(groups)]
         pairs = zip(by_ids.measures, self.measures, strict=True)
         found += [
-            part("result", json.dumps([n, key.meaning]), str(own)) for n, (key, own) in enumerate(pairs)
+            part("result", json.dumps([n, key.meaning()]), str(own)) for n, (key, own) in enumerate(pairs)
         ]
         if self.where is not None and by_ids.where is not None:
             found.append(part("filter", json.dumps(untyped(by_ids.where)), str(self.where)))
@@ -178,53 +175,12 @@ class DeltaAggregateSpec:
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads."""
-        return json.dumps(self._values())
-
-    def _values(self) -> dict[str, Any]:
-        rows = {} if self.rows is None else {"rows": filters.to_json(self.rows)}
-        return {
-            "path": self.path,
-            "groups": list(self.groups),
-            "measures": [measure.to_json() for measure in self.measures],
-            "where": expressions.to_json(self.where),
-            "shards": self.shards,
-            "max-rows-per-trigger": self.max_rows_per_trigger,
-            "began": [column.to_json() for column in self.began],
-            **rows,
-        }
+        return to_text(self)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The spec of its JSON text, which is not trusted; `ConfigurationError` if it is none."""
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = None
-        match value:
-            case {
-                "path": str(path),
-                "groups": list(groups),
-                "measures": list(measures),
-                "where": where,
-                "shards": int(shards),
-                "max-rows-per-trigger": int(max_rows),
-                **rest,
-            } if rest.keys() <= {"rows", "began"} and all(isinstance(name, str) for name in groups):
-                parsed, condition = tuple(map(_measure, measures)), expressions.from_json(where)
-                began, rows = columns_from_json(rest.get("began", [])), filters.from_json(rest.get("rows"))
-                return cls(path, tuple(groups), parsed, condition, shards, max_rows, began, rows)
-        raise ConfigurationError(f"the spec of an aggregate must be JSON text, got {text[:80]!r}")
-
-
-def _measure(value: Any) -> Measure:
-    match value:
-        case [str(function), list(columns), bool(is_distinct), where] if all(
-            isinstance(name, str) for name in columns
-        ):
-            return Measure(function, tuple(columns), is_distinct, expressions.from_json(where))
-    raise ConfigurationError(
-        f"a measure must be [function, columns, distinct, where], got {str(value)[:80]!r}"
-    )
+        return from_text(cls, text, "the spec of an aggregate")
 
 
 def of_table(column: str) -> Ref:

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
+from upsert.codec import MAY_BE_MISSING, Jsonable, from_text, json_by, to_text, written_with
+from upsert.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,28 @@ def test_a_tuple_of_some_parts_has_just_these() -> None:
         Pairs.from_json({"pairs": [["a"]]})
     with pytest.raises(TypeError, match="'1'"):
         Pairs.from_json({"pairs": [["a", "1"]]})
+
+
+@dataclass(frozen=True)
+class Limits:
+    low: complex = field(metadata=json_by(complex, str))
+    names: tuple[str, ...] = ()
+
+
+def test_a_field_of_its_own_form_is_read_and_written_by_its_functions() -> None:
+    assert to_text(Limits(1j, ("a",))) == '{"low": "1j", "names": ["a"]}'
+    assert from_text(Limits, '{"low": "1j", "names": ["a"]}', "limits") == Limits(1j, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "JSONDecodeError"),
+        ("7", "TypeError"),
+        ('{"low": "1j"}', "KeyError"),
+        ("[" * 100_000, "Recursion"),
+    ],
+)
+def test_a_text_that_is_none_is_told_with_its_beginning(text: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"limits must be JSON text of one, got .{{2,82}}: {reason}"):
+        from_text(Limits, text, "limits")
