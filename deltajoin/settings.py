@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 from upsert.errors import ConfigurationError
-from upsert.options import Option, boolean, one_of, parse, positive_duration_ms, positive_int, text
+from upsert.options import (
+    Option,
+    boolean,
+    held,
+    one_of,
+    parse,
+    positive_duration_ms,
+    positive_int,
+    text,
+    values_held,
+)
 
 SESSION_PREFIX: Final = "spark.deltajoin."
 FLINK_PREFIXES: Final = ("table.optimizer.delta-join.", "table.exec.delta-join.")
@@ -115,6 +126,7 @@ OPTIONS: Final = (
     ),
 )
 _ALIASES: Final = {alias for option in OPTIONS for alias in option.aliases}
+_own: Final = partial(held, OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -124,20 +136,20 @@ class JoinSettings:
     Attributes are named as the options, with `_` for `.` and `-`; see `OPTIONS` for what they mean.
     """
 
-    strategy: str = "auto"
-    physical: str = "auto"
-    consistency: str = "snapshot"
-    first_load: str = "auto"
-    shards: int | None = None
-    cache_enabled: bool = True
-    left_cache_size: int = 10_000
-    right_cache_size: int = 10_000
-    cache_max_bytes: int = 64 * 1024 * 1024
-    async_buffer_capacity: int = 1_000
-    async_timeout: int = 180_000
-    on_error: str = "fail"
-    changelog: str = "auto"
-    state_path: str | None = None
+    strategy: str = _own("strategy")
+    physical: str = _own("physical")
+    consistency: str = _own("consistency")
+    first_load: str = _own("first-load")
+    shards: int | None = _own("shards")
+    cache_enabled: bool = _own("cache.enabled")
+    left_cache_size: int = _own("left.cache-size")
+    right_cache_size: int = _own("right.cache-size")
+    cache_max_bytes: int = _own("cache.max-bytes")
+    async_buffer_capacity: int = _own("async.buffer-capacity")
+    async_timeout: int = _own("async.timeout")
+    on_error: str = _own("on-error")
+    changelog: str = _own("changelog")
+    state_path: str | None = _own("state-path")
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], session: Mapping[str, str], caller: str = "optimize") -> Self:
@@ -164,7 +176,7 @@ class JoinSettings:
                 f"{caller}: option 'consistency' = 'latest' needs physical = 'stateful', got "
                 f"{chosen['physical']!r}; the other forms read snapshots"
             )
-        return cls(**{_attribute(key): value for key, value in chosen.items()})
+        return cls(**values_held(cls, chosen))
 
 
 def given_in(
@@ -189,8 +201,4 @@ def _of_joins(session: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def _attribute(key: str) -> str:
-    return key.replace(".", "_").replace("-", "_")
-
-
-_KEYS: Final = {_attribute(option.key): option.key for option in OPTIONS}
+_KEYS: Final = {option.key.replace(".", "_").replace("-", "_"): option.key for option in OPTIONS}

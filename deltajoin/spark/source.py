@@ -21,7 +21,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -37,8 +37,7 @@ from deltajoin.spark.shuffled import BLOBS, SHARD_COLUMN, BlobLabel, JoinShard, 
 from deltajoin.spark.tables import JoinedTables, output_type
 from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_BYTES, BLOB_COLUMN, head, to_blobs
-from upsert.errors import ConfigurationError
-from upsert.managed.options import DEFAULT_LEASE_MS, OF_STREAMS
+from upsert.managed.options import OF_STREAMS
 from upsert.managed.stepping import (
     CONSUMER,
     Offset,
@@ -49,8 +48,8 @@ from upsert.managed.stepping import (
     size_of,
 )
 from upsert.managed.task_counts import add
-from upsert.managed.task_memory import DEFAULT_TASK_MEMORY, TASK_MEMORY
-from upsert.options import Option, boolean, integer, one_of, parse, text
+from upsert.managed.task_memory import TASK_MEMORY
+from upsert.options import Option, boolean, held, integer, json_object, one_of, parse, text, values_held
 from upsert.spark.batches import arrow_schema, as_asked
 from upsert.spark.formats import make_known
 from upsert.spark.task import begin_task
@@ -82,7 +81,9 @@ OPTIONS: Final = (
         "whether a writer that plans each micro-batch may shuffle the changes of a large one",
         default=False,
     ),
-    Option("start", text, "where to begin: the offset that another checkpoint has reached", default=None),
+    Option(
+        "start", json_object, "where to begin: the offset that another checkpoint has reached", default=None
+    ),
     Option(
         "counter",
         integer(0),
@@ -91,6 +92,9 @@ OPTIONS: Final = (
     ),
     *OF_STREAMS,
 )
+
+
+_read: Final = partial(held, OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -103,29 +107,19 @@ class SourceOptions:
 
     spec: DeltaJoinSpec
     gives_joined: bool = True
-    first_load: str = "auto"
-    start: Mapping[str, Any] | None = None
-    consumer_id: str | None = None
-    lease_ms: int = DEFAULT_LEASE_MS
-    task_memory: int = DEFAULT_TASK_MEMORY
-    is_by_cost: bool = False
-    counter: int | None = None
+    first_load: str = _read("first-load")
+    start: Mapping[str, Any] | None = _read("start")
+    consumer_id: str | None = _read("consumer-id")
+    lease_ms: int = _read("consumer.lease")
+    task_memory: int = _read(TASK_MEMORY.key)
+    is_by_cost: bool = _read("by-cost")
+    counter: int | None = _read("counter")
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """The options that a read was given."""
         values = parse(FORMAT, OPTIONS, options)
-        return cls(
-            _spec(values["spec"]),
-            values["rows"] == "joined",
-            values["first-load"],
-            _offset(values["start"]),
-            values["consumer-id"],
-            values["consumer.lease"],
-            values[TASK_MEMORY.key],
-            values["by-cost"],
-            values["counter"],
-        )
+        return cls(_spec(values["spec"]), values["rows"] == "joined", **values_held(cls, values))
 
     def to_options(self) -> dict[str, str]:
         """The texts that ``parse`` reads as these options."""
@@ -148,18 +142,6 @@ class SourceOptions:
 def _spec(text: str) -> DeltaJoinSpec:
     """The spec of an option, which every step asks for again."""
     return DeltaJoinSpec.from_json(text)
-
-
-def _offset(start: str | None) -> Mapping[str, Any] | None:
-    if start is None:
-        return None
-    try:
-        value = json.loads(start)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{FORMAT}: option 'start' must be an offset in JSON, got {start[:80]!r}")
-    return value
 
 
 class DeltaJoinSource(DataSource):

@@ -203,7 +203,7 @@ def test_a_relative_path_is_made_absolute(
 def test_unknown_options_are_refused(spec: DeltaJoinSpec) -> None:
     with pytest.raises(ConfigurationError, match="unknown option 'spek'; did you mean 'spec'"):
         SourceOptions.parse({"spek": spec.to_json()})
-    with pytest.raises(ConfigurationError, match="option 'start' must be an offset in JSON"):
+    with pytest.raises(ConfigurationError, match="option 'start' must be a JSON object"):
         SourceOptions.parse({"spec": spec.to_json(), "start": "[1]"})
 
 
