@@ -476,7 +476,7 @@ class Catalyst:
         for old, new in known:
             if expr.semanticEquals(old):
                 return new
-        return self._with_children_of(expr, lambda part: self.substituted(part, known))
+        return self.with_changed_children(expr, lambda part: self.substituted(part, known))
 
     def inlined(self, expr: JavaObject) -> JavaObject:
         """A With as the expression that it is, with each common part where it is referred to."""
@@ -486,7 +486,7 @@ class Catalyst:
     def _with_parts(self, expr: JavaObject, parts: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
         if class_name(expr) == "CommonExpressionRef":
             return next((part for number, part in parts if number.equals(expr.id())), expr)
-        return self._with_children_of(expr, lambda child: self._with_parts(child, parts))
+        return self.with_changed_children(expr, lambda child: self._with_parts(child, parts))
 
     def computed(self, expr: JavaObject) -> JavaObject:
         """The expression with all that Spark replaces before it runs already replaced."""
@@ -494,9 +494,12 @@ class Catalyst:
             return self.computed(replacement)
         if class_name(expr) == "With":
             return self.computed(self.inlined(expr))
-        return self._with_children_of(expr, self.computed)
+        return self.with_changed_children(expr, self.computed)
 
-    def _with_children_of(self, expr: JavaObject, change: Callable[[JavaObject], JavaObject]) -> JavaObject:
+    def with_changed_children(
+        self, expr: JavaObject, change: Callable[[JavaObject], JavaObject]
+    ) -> JavaObject:
+        """A node or an expression over its children, each changed; itself where none has changed."""
         parts = self.children(expr)
         changed = [change(part) for part in parts]
         is_same = all(new is old for new, old in zip(changed, parts, strict=True))

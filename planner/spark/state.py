@@ -144,7 +144,7 @@ class StatePlans(Catalyst):
         """The plan as Spark has it in a micro-batch in which these sources have no rows."""
         if any(plan.equals(source) for source in silent):
             return self._logical.LocalRelation(plan.output(), self._seq([]), True, self._none)
-        return self._with_children_of(plan, lambda child: self.silenced(child, silent))
+        return self.with_changed_children(plan, lambda child: self.silenced(child, silent))
 
     def shape(self, plan: JavaObject) -> Shapes:
         """The fields of all state that a micro-batch with this plan keeps, by Spark's own planner."""

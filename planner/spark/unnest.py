@@ -6,7 +6,7 @@ Most of it is done by rules of Spark's own optimizer, which a view's batch plan 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -90,9 +90,8 @@ def unnested_over(
         )
 
     def with_streams(node: JavaObject) -> JavaObject:
-        inputs = catalyst.children(node)
-        if inputs:
-            return catalyst.with_children(node, [with_streams(child) for child in inputs])
+        if catalyst.children(node):
+            return catalyst.with_changed_children(node, with_streams)
         name = names.get(catalyst.first_id(node))
         if name is None or name not in streams:
             return node
@@ -167,9 +166,7 @@ def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
     ALL is counted by rules of Spark's. Rows are equal as GROUP BY has it: NULL is equal to NULL.
     """
-    inputs = catalyst.children(node)
-    if inputs:
-        node = catalyst.with_children(node, [_grouped(catalyst, child) for child in inputs])
+    node = catalyst.with_changed_children(node, partial(_grouped, catalyst))
     kind = class_name(node)
     if kind in ("Intersect", "Except"):
         if catalyst.is_all(node):
@@ -201,10 +198,8 @@ def _counted(catalyst: Catalyst, node: JavaObject, kind: str) -> JavaObject:
 
 
 def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject, existence: _Rewrite) -> JavaObject:
-    inputs = catalyst.children(node)
-    if inputs:
-        below = [_with_flat_subqueries(catalyst, child, existence) for child in inputs]
-        node = catalyst.with_children(node, below)
+    flat_below = partial(_with_flat_subqueries, catalyst, existence=existence)
+    node = catalyst.with_changed_children(node, flat_below)
     kind, found = class_name(node), catalyst.nested(node)
     if kind == "LateralJoin":
         return catalyst.with_lateral(node, _named_away(catalyst, *found))
@@ -225,9 +220,7 @@ def _with_values_above(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
     These make joins of tables, whose rows follow from the tables' changes; those compare them with one row.
     """
-    inputs = catalyst.children(node)
-    if inputs:
-        node = catalyst.with_children(node, [_with_values_above(catalyst, child) for child in inputs])
+    node = catalyst.with_changed_children(node, partial(_with_values_above, catalyst))
     if class_name(node) != "Filter":
         return node
     above: list[JavaObject] = []
@@ -249,12 +242,11 @@ def _named_away(catalyst: Catalyst, subquery: JavaObject) -> JavaObject:
 
 def _limited_in_order(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     """The plan with projections above LIMIT: Spark's rule looks for its order right below, or takes none."""
-    inputs = catalyst.children(node)
-    if not inputs:
+    node = catalyst.with_changed_children(node, partial(_limited_in_order, catalyst))
+    if class_name(node) not in _LIMITS:
         return node
-    node = catalyst.with_children(node, [_limited_in_order(catalyst, child) for child in inputs])
-    child = catalyst.children(node)[0]
-    if class_name(node) not in _LIMITS or class_name(child) != "Project":
+    (child,) = catalyst.children(node)
+    if class_name(child) != "Project":
         return node
     (below,) = catalyst.children(child)
     if class_name(below) not in ("Sort", *_LIMITS):
@@ -267,9 +259,7 @@ def _with_existence_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
     One that compares other than by equality of columns stays as it is.
     """
-    inputs = catalyst.children(node)
-    if inputs:
-        node = catalyst.with_children(node, [_with_existence_joined(catalyst, child) for child in inputs])
+    node = catalyst.with_changed_children(node, partial(_with_existence_joined, catalyst))
     exists = catalyst.existence(node)
     condition = None if exists is None else catalyst.condition(node)
     if exists is None or condition is None:
@@ -300,10 +290,7 @@ def _with_existence_apart(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if exists is not None:
         left, right = catalyst.children(node)
         node = catalyst.existence_as_union(left, right, catalyst.condition(node), exists)
-    inputs = catalyst.children(node)
-    if not inputs:
-        return node
-    return catalyst.with_children(node, [_with_existence_apart(catalyst, child) for child in inputs])
+    return catalyst.with_changed_children(node, partial(_with_existence_apart, catalyst))
 
 
 def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
@@ -313,8 +300,7 @@ def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     """
     if not catalyst.has_subqueries(node):
         return node
-    inputs = catalyst.children(node)
-    node = catalyst.with_children(node, [_with_rows_joined(catalyst, child) for child in inputs])
+    node = catalyst.with_changed_children(node, partial(_with_rows_joined, catalyst))
     kind = class_name(node)
     found = [
         (one, plan)
@@ -346,9 +332,7 @@ def _with_distinct_below(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
     So what is kept of COUNT(DISTINCT x) is a count of the rows of each x, which follows their changes.
     """
-    inputs = catalyst.children(node)
-    if inputs:
-        node = catalyst.with_children(node, [_with_distinct_below(catalyst, child) for child in inputs])
+    node = catalyst.with_changed_children(node, partial(_with_distinct_below, catalyst))
     if class_name(node) != "Aggregate":
         return node
     functions, groups = catalyst.functions(node), catalyst.grouping(node)
