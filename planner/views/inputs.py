@@ -167,11 +167,6 @@ class Planning:
     of_few_rows: dict[Template[Input], SmallPlan] = field(default_factory=dict)
     begun: set[tuple[str, ...]] = field(default_factory=set)
 
-    @property
-    def consumer(self) -> str:
-        """What begins the names under which the view holds changes of tables."""
-        return consumer_of(self.view.uuid)
-
     def folder_of(self, name: str, most: int | None) -> str:
         """Folder of a hidden table; of an empty one instead if it is not there, and only explained.
 
@@ -223,11 +218,11 @@ class Planning:
         known: Versions,
         versions: Versions,
         costs: Costs,
-        consumer: str = "",
+        hidden: str = "",
         still: Folders = frozenset(),
     ) -> Move:
-        """What brings something from known versions of its tables to others; see `move_of`."""
-        always, holder = self.view.must_be_incremental, consumer or self.consumer
+        """What brings the view, or a hidden table, from known versions to others; see `move_of`."""
+        always, holder = self.view.must_be_incremental, consumer_of(self.view.uuid, hidden)
         move = move_of(bases, known, versions, holder, costs, must_be_by_changes=always, still=still)
         kind = (holder, *sorted(bases), move.refresh.measures)
         is_first = kind not in self.begun

@@ -261,13 +261,11 @@ class PartitionTable(KeptTable):
         partitions: the part.
         source: where the rows of a partition are found.
         template: what gives the part for the rows of some partitions, or of all.
-        consumer: what holds changes of the source until they have been read.
     """
 
     partitions: Partitions
     source: OwnRows | RowsTable
     template: Template[Input]
-    consumer: str
 
     @property
     def part(self) -> Part:
@@ -288,7 +286,7 @@ class PartitionTable(KeptTable):
             since = self.source.known_at(known)
             begin = {} if since is None else {source.uuid: since}
             bases, end = {source.uuid: source.path}, {source.uuid: to}
-            move = self.planning.move(bases, begin, end, costs, self.consumer)
+            move = self.planning.move(bases, begin, end, costs, self.name)
             if move.step is None or since is None:
                 return Computed(self.planning.computed(self.template, move), move.refresh, are_all=True)
             session = self.planning.catalyst.session
@@ -361,7 +359,6 @@ def partition_table(
         partitions=part,
         source=source,
         template=planning.template(made, touched),
-        consumer=f"{planning.consumer}-{meaning}",
     )
 
 

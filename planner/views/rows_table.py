@@ -65,7 +65,7 @@ class KeptRows:
         is_lasting: whether it holds for other versions than those of the query that it was made of.
         below: the hidden tables that are read, those first over which others are.
         small: uuids of the small tables that the query joins without equality.
-        consumer: what holds changes of the tables until they have been read; "" for the view.
+        name: of the hidden table that holds changes of the tables until they have been read; "" for the view.
     """
 
     planning: Planning
@@ -78,7 +78,7 @@ class KeptRows:
     is_lasting: bool = True
     below: tuple[Sequence[KeptTable], ...] = ()
     small: frozenset[str] = frozenset()
-    consumer: str = ""
+    name: str = ""
 
     @property
     def is_unique(self) -> bool:
@@ -110,7 +110,7 @@ class KeptRows:
         if self.followed is None:
             return self._all_rows(versions, self.why_rest, costs)
         bases, still, template, is_unique = self.followed
-        move = self.planning.move(bases, known, versions, costs, self.consumer, still)
+        move = self.planning.move(bases, known, versions, costs, self.name, still)
         if move.step is None:
             return Computed(self.planning.computed(self.rest, move), move.refresh, are_all=True)
         found = self.planning.computed(template, move)

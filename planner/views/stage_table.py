@@ -144,7 +144,7 @@ def stage_table(planning: Planning, stage: Stage) -> StageTable | None:
         Followed(bases_of(stage.tables), stage.still, planning.template(changes)),
         planning.template(all_rows),
         Part(reads=names_of(stage.tables)),
-        consumer=f"{planning.consumer}-{name}",
+        name=name,
     )
     return StageTable(
         planning=planning,

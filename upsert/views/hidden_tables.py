@@ -43,9 +43,9 @@ _DIGITS: Final = 21
 """So many characters end the name of a lease's object: its number, after a hyphen."""
 
 
-def consumer_of(uuid: str) -> str:
-    """What the names begin with under which a view holds the changes of its tables until it has read them."""
-    return f"view-{uuid}"
+def consumer_of(uuid: str, hidden: str = "") -> str:
+    """The name under which a view, or a hidden table of it, holds changes until it has read them."""
+    return f"view-{uuid}-{hidden}" if hidden else f"view-{uuid}"
 
 
 class Hidden(NamedTuple):
@@ -172,7 +172,7 @@ def _release(
 ) -> None:
     """Let other tables expire what the unused ones hold."""
     folder = os.path.join(root, HIDDEN_TABLES)
-    names = {f"{consumer_of(uuid)}-{name.partition('-partitions')[0]}" for name in unused}
+    names = {consumer_of(uuid, name) for name in unused}
     release((*bases, *(os.path.join(folder, name) for name in needed)), names.__contains__)
 
 

@@ -56,7 +56,7 @@ def drop(view: Table, *needed: str) -> bool:
 def test_what_is_needed_stays_and_keeps_what_it_holds(view: Table, tmp_path: Path) -> None:
     base = table(str(tmp_path / "base"))
     base.write(pa.table({"n": [1]}))
-    held = [f"view-{view.uuid}{end}" for end in ("", "-aaaa", "-bbbb")]
+    held = [f"view-{view.uuid}{end}" for end in ("", "-aaaa", "-bbbb-partitions")]
     for consumer in (*held, "view-other-bbbb"):
         base.hold(consumer, Version.complete(1))
     table(folder_of(view, "aaaa")).hold(held[2], Version.complete(1))
