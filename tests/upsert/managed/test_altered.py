@@ -135,9 +135,14 @@ def test_partial_updates_of_two_streams_meet_in_one_row(
 
 @pytest.mark.parametrize("partitions", ["2", pytest.param("9", marks=pytest.mark.long)])
 def test_streams_go_on_when_their_tables_get_other_buckets(
-    spark: SparkSession, tmp_path: Path, started: Started, partitions: str
+    spark: SparkSession,
+    tmp_path: Path,
+    started: Started,
+    partitions: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     """By the driver and by tasks, which have whole buckets if there are many of them or of partitions."""
+    request.addfinalizer(lambda: spark.conf.set("spark.sql.shuffle.partitions", "2"))
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     source = Table.create(tmp_path / "source", SCHEMA, {"bucket": "2"})
     copy = Table.create(tmp_path / "copy", SCHEMA, {"bucket": "3"})
@@ -165,7 +170,6 @@ def test_streams_go_on_when_their_tables_get_other_buckets(
 def test_a_stream_whose_tasks_have_the_old_buckets_ends_and_goes_on_from_its_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
     files, copy = tmp_path / "files", Table.create(tmp_path / "copy", SCHEMA, {"bucket": "5"})
 
     def put(first: int) -> None:

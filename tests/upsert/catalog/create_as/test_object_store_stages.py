@@ -152,14 +152,16 @@ def test_of_two_that_create_or_replace_a_table_at_once_one_wins_and_the_other_fa
         except UpsertError as failure:
             failures.append(failure)
 
-    for action, lives in ((create, (1, 2)), (replaced, (3, 4))):
+    # replacements may follow each other: then both are well
+    for action, lives, fewest in ((create, (1, 2), 1), (replaced, (3, 4), 0)):
         threads = [threading.Thread(target=act, args=(action, life)) for life in lives]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert [type(failure) for failure in failures] in ([TableExistsError], [])
-        assert lives_in(warehouse) <= {*lives}
+        assert fewest <= len(failures) <= 1
+        assert {type(failure) for failure in failures} <= {TableExistsError}
+        assert lives_in(warehouse) in ({lives[0]}, {lives[1]})
         failures.clear()
     assert left_over(warehouse) == set()
 
