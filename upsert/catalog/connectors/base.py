@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from upsert.catalog.connectors.mirror import Mirror
     from upsert.store.table import Table
 
 
 class Connector(ABC):
     """One table with a connector. What only some kinds have to do is nothing for the others."""
+
+    mirror: Mirror | None
+    """The managed table with its rows that it may have for joins and streams; None where it has none."""
 
     is_looked_up: ClassVar[bool] = False
     """Whether there are rows of keys alone: only a plan with lookups can read what `lookup_rows` gives."""
@@ -101,16 +105,20 @@ class Connector(ABC):
         """The query of this session that keeps the mirror, which only some connectors have."""
         raise self.without_mirror()
 
-    def bring_mirror_along(self) -> None:  # noqa: B027
-        """Let the mirror, if there is one, have the columns, indexes and options that the table has now."""
+    def bring_mirror_along(self) -> None:
+        """Let the mirror, if it was begun, have the columns, indexes and options that the table has now."""
+        if self.mirror is not None:
+            self.mirror.bring_along()
 
     def mirror_table(self) -> Table:
         """The mirror, which must have been begun."""
-        raise self.without_mirror()
+        if (found := None if self.mirror is None else self.mirror.table()) is None:
+            raise self.without_mirror()
+        return found
 
     @abstractmethod
     def without_mirror(self) -> ConfigurationError:
-        """Why there is no mirror, and what to do instead."""
+        """Why there is no mirror, or none that was begun, and what to do instead."""
 
 
 class KeyedConnector(Connector):

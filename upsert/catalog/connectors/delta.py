@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from upsert.store.table import Table
-
 
 @dataclass(frozen=True)
 class DeltaConnector(KeyedConnector):
@@ -83,16 +81,6 @@ class DeltaConnector(KeyedConnector):
     ) -> StreamingQuery:
         """The query of this session that keeps the mirror; a new one continues where the last one stopped."""
         return self.mirror.kept(spark, lambda: read_feed(spark, self.table), trigger, checkpoints)
-
-    def bring_mirror_along(self) -> None:
-        """Let the mirror, if it was begun, have the indexes and options that the table has now."""
-        self.mirror.bring_along()
-
-    def mirror_table(self) -> Table:
-        """The mirror, which must have been begun."""
-        if (found := self.mirror.table()) is None:
-            raise self.without_mirror()
-        return found
 
     def without_mirror(self) -> ConfigurationError:
         """The mirror was not begun."""

@@ -17,7 +17,6 @@ from upsert.kafka.encode import sink_of
 from upsert.kafka.options import check_in_use, key_of
 from upsert.kafka.table import KafkaTable
 from upsert.materializer.choice import Sink
-from upsert.store.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +114,8 @@ class KafkaConnector(Connector):
         self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None
     ) -> StreamingQuery:
         """The query of this session that keeps the mirror; a new one continues where the last one stopped."""
-        mirror = self._mirror()
+        if (mirror := self.mirror) is None:
+            raise self.without_mirror()
         # the mirror replaces rows by key, so it needs no images; but deletions by key have NULLs elsewhere
         needs_images = any(
             not c.nullable and c.name not in self.table.primary_key for c in mirror.schema.columns
@@ -123,28 +123,14 @@ class KafkaConnector(Connector):
         changelog = "all" if needs_images else "upsert"
         return mirror.kept(spark, lambda: self.read_changes(spark, changelog=changelog), trigger, checkpoints)
 
-    def bring_mirror_along(self) -> None:
-        """Let the mirror, if it was begun, have the columns, indexes and options that the table has now."""
+    def without_mirror(self) -> ConfigurationError:
+        """The topic is one of changes, or its mirror was not begun."""
         if self.mirror is not None:
-            self.mirror.bring_along()
-
-    def mirror_table(self) -> Table:
-        """The mirror, which must have been begun."""
-        if (found := self._mirror().table()) is None:
-            raise ConfigurationError(
+            return ConfigurationError(
                 f"{self.table.name} must be a managed table or have a mirror, got a table of the connector "
                 f"{self.table.connector!r} without one; write ALTER TABLE … START MIRROR, or "
                 "catalog.mirror(spark, …), or use read_changes, read and write_changes"
             )
-        return found
-
-    def _mirror(self) -> Mirror:
-        if self.mirror is None:
-            raise self.without_mirror()
-        return self.mirror
-
-    def without_mirror(self) -> ConfigurationError:
-        """The topic is one of changes."""
         return ConfigurationError(
             f"{self.table.name}: only tables of the connector 'upsert-kafka' have a mirror, got "
             f"{self.table.connector!r}; write its changes into a managed table, by a "

@@ -83,6 +83,7 @@ class HttpConnector(Connector):
     """A table whose rows an endpoint gives by key."""
 
     is_looked_up = True
+    mirror = None
 
     table: HttpTable
 

@@ -27,6 +27,7 @@ class PostgresConnector(KeyedConnector):
     """
 
     is_looked_up = True
+    mirror = None
 
     table: PostgresTable
     state: str

@@ -42,6 +42,8 @@ class SparkConnector(Connector):
     ``schema`` has the columns of CREATE TABLE, which are read and written.
     """
 
+    mirror = None
+
     name: str
     format: str
     schema: TableSchema
