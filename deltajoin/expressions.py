@@ -1,8 +1,10 @@
 """Conditions of a join as values: those of `upsert.conditions`, of which a CHECK constraint is made too."""
 
 from upsert.conditions.expressions import (
+    CONDITION,
     MAX_DEPTH,
     OPERATORS,
+    OPTIONAL_CONDITION,
     Call,
     Cast,
     Condition,
@@ -18,8 +20,10 @@ from upsert.conditions.expressions import (
 )
 
 __all__ = [
+    "CONDITION",
     "MAX_DEPTH",
     "OPERATORS",
+    "OPTIONAL_CONDITION",
     "Call",
     "Cast",
     "Condition",

@@ -14,7 +14,7 @@ from decimal import Decimal, localcontext
 from math import isfinite
 from typing import Any, Final
 
-from deltajoin import expressions, filters, tree
+from deltajoin import expressions, filters
 from deltajoin.expressions import Call, Cast, Condition, Const, Field, Ref
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where
 
@@ -154,8 +154,8 @@ def canonical(node: Node, to_json: Callable[[Condition], Any]) -> Any:
         return sorted(json.dumps(to_json(part)) for part in expressions.conjuncts(where))
 
     match node:
-        case Leaf():
-            return tree.to_json(node)
+        case Leaf(table):
+            return {"node": "leaf", "table": table}
         case Inner(children, on, where):
             below = sorted((canonical(child, to_json) for child in children), key=json.dumps)
             pairs = sorted(sorted([ref.table, ref.column] for ref in pair) for pair in on)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from deltajoin import expressions, filters, tree
-from deltajoin.expressions import Condition, Ref, conjuncts, refs_of
+from deltajoin.expressions import OPTIONAL_CONDITION, Condition, Ref, conjuncts, refs_of
 from deltajoin.fingerprint import (
     OFFSET_FORMAT,
     Name,
@@ -32,8 +32,6 @@ from upsert.errors import ConfigurationError
 from upsert.schema import Column
 
 MAX_TABLES: Final = 8
-OF_CONDITION: Final = json_by(expressions.from_json, expressions.to_json)
-"""Metadata of a field that is a condition: how it travels as JSON."""
 KINDS: Final = ("inner", "left", "right", "full", "semi", "anti")
 """Kinds of a join of two tables, as `DeltaJoinSpec.of` takes them."""
 
@@ -211,11 +209,11 @@ class DeltaJoinSpec:
     """
 
     tables: tuple[JoinedTable, ...]
-    tree: Node = field(metadata=json_by(tree.from_json, tree.to_json))
+    tree: Node
     present: tuple[int, ...] = ()
     shards: int = 2
     max_rows_per_trigger: int = 1_000_000
-    keep: Condition | None = field(default=None, metadata=OF_CONDITION)
+    keep: Condition | None = field(default=None, metadata=OPTIONAL_CONDITION)
     is_net: bool = True
 
     def __post_init__(self) -> None:

@@ -8,11 +8,11 @@ children have no order: which of them is looked up first is decided by indexes a
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar, assert_never
+from dataclasses import dataclass, field
+from typing import Final, TypeVar, assert_never
 
-from deltajoin import expressions
-from deltajoin.expressions import MAX_DEPTH, Condition, Ref, conjunction, refs_of
+from deltajoin.expressions import CONDITION, OPTIONAL_CONDITION, Condition, Ref, conjunction, refs_of
+from upsert.codec import OneOf
 from upsert.errors import ConfigurationError
 
 __all__ = [
@@ -42,7 +42,7 @@ On = tuple[tuple[Ref, Ref], ...]
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Leaf(OneOf):
     """The rows of one table, as its ``select`` and ``where`` in the spec leave them."""
 
     table: int
@@ -53,12 +53,12 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Inner:
+class Inner(OneOf):
     """Rows of all children that agree in ``on`` and for which ``where`` is true; order has no meaning."""
 
     children: tuple[Node, ...]
     on: On
-    where: Condition | None = None
+    where: Condition | None = field(default=None, metadata=OPTIONAL_CONDITION)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "children", tuple(self.children))
@@ -77,7 +77,7 @@ class Inner:
 
 
 @dataclass(frozen=True)
-class Outer:
+class Outer(OneOf):
     """Rows of ``left`` and ``right`` that match by ``on`` and ``where``, and what the kind makes of the rest.
 
     ``left``: also left rows without a match, padded with NULLs; ``full``: right ones too; ``semi``: left
@@ -88,7 +88,7 @@ class Outer:
     left: Node
     right: Node
     on: On
-    where: Condition | None = None
+    where: Condition | None = field(default=None, metadata=OPTIONAL_CONDITION)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", _pairs(self.on))
@@ -105,11 +105,11 @@ class Outer:
 
 
 @dataclass(frozen=True)
-class Where:
+class Where(OneOf):
     """The child's rows for which the condition is true."""
 
     child: Node
-    condition: Condition
+    condition: Condition = field(metadata=CONDITION)
 
     def __post_init__(self) -> None:
         _check_scope(self.condition, visible(self.child), "a filter")
@@ -292,74 +292,6 @@ def _region(below: tuple[Node, ...], on: On, where: Condition | None) -> Inner:
             case _:
                 parts.append(child)
     return Inner(tuple(parts), on, where)
-
-
-def to_json(node: Node) -> dict[str, Any]:
-    """JSON values of a tree.
-
-    >>> from deltajoin.expressions import Field
-    >>> to_json(Where(Leaf(0), Field(Ref(0, "flag"))))
-    {'node': 'where', 'child': {'node': 'leaf', 'table': 0}, 'condition': {'field': [0, 'flag']}}
-    """
-    match node:
-        case Leaf(table):
-            return {"node": "leaf", "table": table}
-        case Inner(below, on, where):
-            below_json = [to_json(child) for child in below]
-            return {"node": "inner", "children": below_json, **_match_to_json(on, where)}
-        case Outer(kind, left, right, on, where):
-            sides = {"left": to_json(left), "right": to_json(right)}
-            return {"node": "outer", "kind": kind, **sides, **_match_to_json(on, where)}
-        case Where(child, condition):
-            return {"node": "where", "child": to_json(child), "condition": expressions.to_json(condition)}
-
-
-def from_json(value: Any, depth: int = MAX_DEPTH) -> Node:
-    """The tree of its JSON values, which are not trusted: a `ConfigurationError` if they are none."""
-    if not depth:
-        raise ConfigurationError(f"a join tree must have at most {MAX_DEPTH} levels, got more")
-    match value:
-        case {"node": "leaf", "table": table, **rest} if not rest:
-            return Leaf(table)
-        case {"node": "inner", "children": list(below), "on": on, "where": where, **rest} if not rest:
-            nodes_below = tuple(from_json(child, depth - 1) for child in below)
-            return Inner(nodes_below, _on_from_json(on), expressions.from_json(where))
-        case {
-            "node": "outer",
-            "kind": kind,
-            "left": left,
-            "right": right,
-            "on": on,
-            "where": where,
-            **rest,
-        } if not rest:
-            sides = from_json(left, depth - 1), from_json(right, depth - 1)
-            return Outer(kind, *sides, _on_from_json(on), expressions.from_json(where))
-        case {"node": "where", "child": child, "condition": condition, **rest} if not rest:
-            parsed = expressions.from_json(condition)
-            if parsed is not None:
-                return Where(from_json(child, depth - 1), parsed)
-    raise ConfigurationError(
-        f"a join tree must be a leaf, an inner, an outer or a where, got {str(value)[:200]!r}"
-    )
-
-
-def _match_to_json(on: On, where: Condition | None) -> dict[str, Any]:
-    pairs = [[[ref.table, ref.column] for ref in pair] for pair in on]
-    return {"on": pairs, "where": expressions.to_json(where)}
-
-
-def _on_from_json(value: Any) -> On:
-    if isinstance(value, list):
-        return tuple(_pair_from_json(pair) for pair in value)
-    raise ConfigurationError(f"join keys must be a list of pairs of columns, got {value!r}")
-
-
-def _pair_from_json(value: Any) -> tuple[Ref, Ref]:
-    match value:
-        case [[one_table, one], [other_table, other]]:
-            return Ref(one_table, one), Ref(other_table, other)
-    raise ConfigurationError(f"a pair of join keys must be [[table, column], [table, column]], got {value!r}")
 
 
 _T = TypeVar("_T", bound=Hashable)

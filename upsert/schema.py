@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from upsert import nested, types
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
-from upsert.conditions import expressions
 from upsert.conditions.evaluate import check_is_condition
-from upsert.conditions.expressions import Condition, Const, refs_of
+from upsert.conditions.expressions import CONDITION, Condition, Const, refs_of
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -230,7 +229,7 @@ class Check(Jsonable):
 
     name: str
     text: str
-    condition: Condition
+    condition: Condition = field(metadata=CONDITION)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -239,24 +238,6 @@ class Check(Jsonable):
 
     def __str__(self) -> str:
         return f"CONSTRAINT {self.name} CHECK ({self.text})"
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values of which ``from_json`` makes the value again."""
-        return {"name": self.name, "text": self.text, "condition": expressions.to_json(self.condition)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The value of its JSON form.
-
-        Raises:
-            KeyError: a field is missing.
-            TypeError: one is not of the type that it should have.
-            ConfigurationError: it has no condition.
-        """
-        name, text, condition = value["name"], value["text"], expressions.from_json(value["condition"])
-        if not isinstance(name, str) or not isinstance(text, str) or condition is None:
-            raise TypeError(f"a CHECK must have a name, a text and a condition, got {value!r}")
-        return cls(name, text, condition)
 
 
 def listed(names: Iterable[str], what: str) -> tuple[str, ...]:

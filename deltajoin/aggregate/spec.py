@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from deltajoin import expressions, filters
-from deltajoin.expressions import Condition, Ref, refs_of
+from deltajoin.expressions import OPTIONAL_CONDITION, Condition, Ref, refs_of
 from deltajoin.filters import Filters
 from deltajoin.fingerprint import hash_of, part, renamed_condition, untyped
-from deltajoin.spec import OF_CONDITION
 from upsert.codec import Jsonable, from_text, json_by, to_text
 from upsert.errors import ConfigurationError
 from upsert.schema import Column
@@ -37,7 +36,7 @@ class Measure(Jsonable):
     function: str
     columns: tuple[str, ...]
     is_distinct: bool = False
-    where: Condition | None = field(default=None, metadata=OF_CONDITION)
+    where: Condition | None = field(default=None, metadata=OPTIONAL_CONDITION)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -86,7 +85,7 @@ class DeltaAggregateSpec:
     path: str
     groups: tuple[str, ...]
     measures: tuple[Measure, ...]
-    where: Condition | None = field(default=None, metadata=OF_CONDITION)
+    where: Condition | None = field(default=None, metadata=OPTIONAL_CONDITION)
     shards: int = 2
     max_rows_per_trigger: int = 1_000_000
     began: tuple[Column, ...] = field(default=(), compare=False, repr=False)

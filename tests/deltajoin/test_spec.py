@@ -231,6 +231,9 @@ def broken_table(**changes: Any) -> str:
     return broken(tables=[{**tables[0], **changes}, tables[1]])
 
 
+LEAF = {"is": "Leaf", "table": 0}
+
+
 def broken_condition(condition: Any) -> str:
     tree = json.loads(SPEC.to_json())["tree"]
     return broken(tree={**tree, "where": condition})
@@ -244,9 +247,9 @@ def deep(levels: int) -> Any:
 
 
 def deep_tree(levels: int) -> Any:
-    value: Any = {"node": "leaf", "table": 0}
+    value: Any = LEAF
     for _ in range(levels):
-        value = {"node": "where", "child": value, "condition": {"field": [0, "id"]}}
+        value = {"is": "Where", "child": value, "condition": {"field": [0, "id"]}}
     return value
 
 
@@ -268,12 +271,15 @@ def deep_tree(levels: int) -> Any:
         (broken_table(where=[[["a", "=", {"exec": "x"}]]]), "value must be a scalar"),
         (broken(shards="4"), "DeltaJoinSpec.shards is '4'"),
         (broken(present=[True]), "DeltaJoinSpec.present is True"),
-        (broken(tree=None), "must be a leaf, an inner, an outer or a where, got 'None'"),
-        (broken(tree={"node": "leaf", "table": "0"}), "must be a number from 0, got '0'"),
-        (broken(tree={"node": "leaf", "table": 0, "more": 1}), "must be a leaf"),
-        (broken(tree={"node": "inner", "children": [], "on": {}, "where": None}), "keys must be a list"),
-        (broken(tree={"node": "inner", "children": [], "on": [1], "where": None}), "a pair of join keys"),
-        (broken(tree=deep_tree(100)), "a join tree must have at most 64 levels"),
+        (broken(tree=None), "DeltaJoinSpec.tree is None"),
+        (broken(tree={"is": "Tree", "table": 0}), "KeyError\\('Tree'\\)"),
+        (broken(tree={"table": 0}), "KeyError\\('is'\\)"),
+        (broken(tree={"is": "Leaf", "table": "0"}), "Leaf.table is '0'"),
+        (broken(tree={"is": "Leaf", "table": -1}), "must be a number from 0, got -1"),
+        (broken(tree={"is": "Inner", "children": [], "on": {}, "where": None}), "Inner.on is {}"),
+        (broken(tree={"is": "Inner", "children": [], "on": [1], "where": None}), "Inner.on is 1"),
+        (broken(tree={"is": "Where", "child": LEAF, "condition": None}), "a condition must be a field"),
+        (broken(tree=deep_tree(400)), "RecursionError"),
         (broken_condition(deep(100)), "a condition must have at most 64 levels"),
         (broken_condition({"call": "exec", "args": []}), "operator must be one of"),
         (broken_condition({"field": "id"}), "must be a field, a const, a cast or a call"),

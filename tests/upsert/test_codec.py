@@ -1,5 +1,7 @@
 """JSON of dataclasses: what is written, and what is refused when it is read."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from upsert.codec import MAY_BE_MISSING, Jsonable, from_text, json_by, to_text, written_with
+from upsert.codec import MAY_BE_MISSING, Jsonable, OneOf, from_text, json_by, to_text, written_with
 from upsert.errors import ConfigurationError
 
 
@@ -115,3 +117,25 @@ def test_a_field_of_its_own_form_is_read_and_written_by_its_functions() -> None:
 def test_a_text_that_is_none_is_told_with_its_beginning(text: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=f"limits must be JSON text of one, got .{{2,82}}: {reason}"):
         from_text(Limits, text, "limits")
+
+
+@dataclass(frozen=True)
+class Dot(OneOf):
+    at: int
+
+
+@dataclass(frozen=True)
+class Group(OneOf):
+    inside: tuple[Dot | Group, ...]
+
+
+def test_a_value_of_one_of_several_classes_says_of_which() -> None:
+    value = Group((Dot(1), Group((Dot(2),)), Group(())))
+    assert value.to_json()["inside"][0] == {"is": "Dot", "at": 1}
+    assert from_text(Group, to_text(value), "a group") == value
+
+
+@pytest.mark.parametrize("inside", ['{"at": 1}', '{"is": "Line", "at": 1}', "7", "null"])
+def test_a_value_of_none_of_them_is_refused(inside: str) -> None:
+    with pytest.raises(ConfigurationError, match="a group must be JSON text of one"):
+        from_text(Group, f'{{"inside": [{inside}]}}', "a group")

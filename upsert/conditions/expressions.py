@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any, Final, Self, assert_never
 
 import pyarrow as pa
 
 from upsert import types
+from upsert.codec import Jsonable, json_by
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 
 MAX_DEPTH: Final = 64
@@ -23,7 +25,7 @@ MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, order=True)
-class Ref:
+class Ref(Jsonable):
     """A stored column of the table with this number in the spec."""
 
     table: int
@@ -257,6 +259,11 @@ def _from_json(value: Any, depth: int) -> Condition:
     raise ConfigurationError(
         f"a condition must be a field, a const, a cast or a call, got {str(value)[:200]!r}"
     )
+
+
+CONDITION: Final = json_by(partial(_from_json, depth=MAX_DEPTH), to_json)
+OPTIONAL_CONDITION: Final = json_by(from_json, to_json)
+"""Metadata of fields that are conditions, for the codec."""
 
 
 def _type_to_json(type_: pa.DataType) -> Any:
