@@ -138,7 +138,7 @@ def in_spark(type_: pa.DataType) -> pa.DataType:
     """
     if type_ == VARIANT:
         return _SPARK_VARIANT
-    return pa.time64("ns") if pa.types.is_time(type_) else _with_inner(type_, in_spark)
+    return pa.time64("ns") if pa.types.is_time(type_) else with_inner(type_, in_spark)
 
 
 def with_stored_variants(type_: pa.DataType) -> pa.DataType:
@@ -147,7 +147,7 @@ def with_stored_variants(type_: pa.DataType) -> pa.DataType:
     >>> with_stored_variants(in_spark(VARIANT)) == VARIANT
     True
     """
-    return VARIANT if _is_variant_in_spark(type_) else _with_inner(type_, with_stored_variants)
+    return VARIANT if _is_variant_in_spark(type_) else with_inner(type_, with_stored_variants)
 
 
 def with_numbers(type_: pa.DataType) -> pa.DataType:
@@ -158,7 +158,7 @@ def with_numbers(type_: pa.DataType) -> pa.DataType:
     """
     if pa.types.is_temporal(type_):
         return pa.int32() if type_.bit_width == 32 else pa.int64()
-    return _with_inner(type_, with_numbers)
+    return with_inner(type_, with_numbers)
 
 
 def _is_variant_in_spark(type_: pa.DataType) -> bool:
@@ -166,7 +166,20 @@ def _is_variant_in_spark(type_: pa.DataType) -> bool:
     return is_alike and b"variant" in (type_.field("metadata").metadata or {})
 
 
-def _with_inner(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def within(type_: pa.DataType) -> list[pa.DataType]:
+    """A type and all types within it; the entries of a map are its keys and its values.
+
+    >>> within(pa.map_(pa.string(), pa.list_(pa.int8())))[1:]
+    [DataType(string), ListType(list<item: int8>), DataType(int8)]
+    """
+    if pa.types.is_map(type_):
+        inner = [type_.key_type, type_.item_type]
+    else:
+        inner = [type_.field(number).type for number in range(type_.num_fields)]
+    return [type_, *(found for each in inner for found in within(each))]
+
+
+def with_inner(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """The type with the types directly within it changed."""
 
     def inner(field: pa.Field) -> pa.Field:
@@ -187,9 +200,8 @@ def is_later(type_: pa.DataType) -> bool:
     >>> is_later(pa.list_(pa.time64("us"))), is_later(pa.int64())
     (True, False)
     """
-    inner = (type_.field(number).type for number in range(type_.num_fields))
-    is_own = pa.types.is_time(type_) or pa.types.is_duration(type_) or type_ == VARIANT
-    return is_own or any(map(is_later, inner))
+    found = within(type_)
+    return any(pa.types.is_time(one) or pa.types.is_duration(one) or one == VARIANT for one in found)
 
 
 def is_variant(type_: pa.DataType) -> bool:
@@ -199,8 +211,7 @@ def is_variant(type_: pa.DataType) -> bool:
 
 def has_variant(type_: pa.DataType) -> bool:
     """Whether a type is VARIANT, or has it within it."""
-    inner = (type_.field(number).type for number in range(type_.num_fields))
-    return type_ == VARIANT or any(map(has_variant, inner))
+    return VARIANT in within(type_)
 
 
 def is_scalar(type_: pa.DataType) -> bool:

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from upsert import types
 from upsert.arrays import Mask, Positions
 from upsert.formats.base import BadMessage, Decoded
 from upsert.formats.json_values import MAX_DEPTH, STEPS, JsonDialect, Number, parse, struct_converter
@@ -162,8 +163,9 @@ class BulkReader:
         self._dialect = dialect
         self._quoted: frozenset[Path] = frozenset()
         self._bare: frozenset[str] = frozenset()
-        self._is_able = len(fields) > 0 and not any(_has(pa.types.is_map, field.type) for field in fields)
-        self._has_decimal = any(_has(pa.types.is_decimal, field.type) for field in fields)
+        found = [one for field in fields for one in types.within(field.type)]
+        self._is_able = len(fields) > 0 and not any(map(pa.types.is_map, found))
+        self._has_decimal = any(map(pa.types.is_decimal, found))
 
     def read(self, messages: pa.Array) -> Iterator[tuple[Positions, list[pa.Array]]]:
         """Positions of messages, ascending, and the columns of their rows, one row each.
@@ -299,14 +301,6 @@ def _is_too_large(decimals: pa.Array, type_: pa.DataType) -> pa.Array:
     largest, smallest = (pa.scalar(Decimal(sign + digits), decimals.type) for sign in "+-")
     outside = pc.or_(pc.greater(decimals, largest), pc.less(decimals, smallest))
     return outside.fill_null(False)
-
-
-def _has(is_wanted: Callable[[pa.DataType], bool], type_: pa.DataType) -> bool:
-    """Whether a type is, or has inside it, one of some kind."""
-    if is_wanted(type_):
-        return True
-    fields = range(type_.num_fields) if pa.types.is_nested(type_) else ()
-    return any(_has(is_wanted, type_.field(index).type) for index in fields)
 
 
 def _wire_type(type_: pa.DataType, path: Path, quoted: frozenset[Path]) -> pa.DataType:

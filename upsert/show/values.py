@@ -33,7 +33,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     >>> values_of(pa.chunked_array([pa.array([36_000_000_000_001], pa.time64("ns"))]))
     ['10:00:00.000000001']
     """
-    if not _needs_care(column.type):
+    if not any(map(_needs_care, types.within(column.type))):
         with suppress(OverflowError, ValueError):  # one of them is beyond Python's years
             found: list[Any] = column.to_pylist()
             return found
@@ -41,9 +41,8 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _needs_care(type_: pa.DataType) -> bool:
-    """Whether Python has values of a type, or of one within it, in another form, whatever they are."""
-    inner = (type_.field(number).type for number in range(type_.num_fields))
-    return type_ == pa.time64("ns") or types.is_variant(type_) or any(map(_needs_care, inner))
+    """Whether Python has values of a type in another form, whatever they are."""
+    return type_ == pa.time64("ns") or types.is_variant(type_)
 
 
 def _value(one: pa.Scalar) -> Any:

@@ -63,10 +63,7 @@ def running_queries(spark: SparkSession) -> list[StreamingQuery]:
 
 def active_queries(spark: SparkSession) -> set[str]:
     """The ids of the queries that a session runs; none if it has been stopped."""
-    try:
-        return {str(query.id) for query in spark.streams.active}
-    except _SESSION_ENDED:
-        return set()
+    return {str(query.id) for query in running_queries(spark)}
 
 
 def is_running(query: StreamingQuery) -> bool:

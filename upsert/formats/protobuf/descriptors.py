@@ -353,15 +353,11 @@ def derived(fields: pa.Schema) -> tuple[bytes, ...]:
     """
     package = library()
     file = package.descriptor_pb2.FileDescriptorProto(name="row.proto", syntax="proto3")
-    if any(_has_time(field.type) for field in fields):
+    if any(one in _TIMES for field in fields for one in types.within(field.type)):
         file.dependency.append("google/protobuf/timestamp.proto")
     message = file.message_type.add(name=DERIVED)
     _derive(message, f".{DERIVED}", list(fields))
     return (file.SerializeToString(deterministic=True),)
-
-
-def _has_time(type_: pa.DataType) -> bool:
-    return type_ in _TIMES or any(_has_time(type_.field(i).type) for i in range(type_.num_fields))
 
 
 def _derive(message: Any, path: str, fields: Sequence[pa.Field]) -> None:

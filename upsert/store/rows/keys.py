@@ -317,9 +317,7 @@ def _with_floats(array: pa.Array, change: Callable[[pa.Array], npt.NDArray[Any]]
 
 def has_floats(type_: pa.DataType) -> bool:
     """Whether values of a type are, or hold, floating-point numbers."""
-    if pa.types.is_nested(type_):
-        return any(has_floats(type_.field(number).type) for number in range(type_.num_fields))
-    return bool(pa.types.is_floating(type_))
+    return any(map(pa.types.is_floating, types.within(type_)))
 
 
 def sequence_codes(rows: pa.Table, columns: Sequence[str]) -> list[Column]:

@@ -121,33 +121,16 @@ def replaced(
     if type_ in plain:
         return plain[type_]
 
-    def inner(field: pa.Field) -> pa.Field:
-        return field.with_type(replaced(field.type, plain, map_to_list=map_to_list))
-
-    if pa.types.is_list(type_):
-        return pa.list_(inner(type_.value_field))
-    if pa.types.is_map(type_):
-        key, item = inner(type_.key_field), inner(type_.item_field)
-        if map_to_list:
-            return pa.list_(pa.field("entries", pa.struct([key, item]), nullable=False))
-        return pa.map_(key.type, item)
-    if pa.types.is_struct(type_):
-        return pa.struct([inner(field) for field in type_])
-    return type_
-
-
-def inner_types(type_: pa.DataType) -> list[pa.DataType]:
-    """A type and all types within it."""
-    if pa.types.is_map(type_):
-        inner = [type_.key_type, type_.item_type]
-    else:
-        inner = [type_.field(number).type for number in range(type_.num_fields)]
-    return [type_, *(found for each in inner for found in inner_types(each))]
+    changed = types.with_inner(type_, lambda inner: replaced(inner, plain, map_to_list=map_to_list))
+    if map_to_list and pa.types.is_map(changed):
+        entry = pa.struct([changed.key_field, changed.item_field])
+        return pa.list_(pa.field("entries", entry, nullable=False))
+    return changed
 
 
 def field_names(type_: pa.DataType) -> list[str]:
     """Names of the fields of all structs within a type."""
-    return [f.name for inner in inner_types(type_) if pa.types.is_struct(inner) for f in inner]
+    return [f.name for inner in types.within(type_) if pa.types.is_struct(inner) for f in inner]
 
 
 PART_BYTES: Final = 4 << 20
@@ -202,16 +185,16 @@ def schema_of(text: bytes | None, columns: Sequence[str]) -> pa.Schema:
 
 def refuse_empty_struct(field: pa.Field, format_name: str) -> str | None:
     """A struct without fields: no columnar file but Arrow's can hold one."""
-    if any(pa.types.is_struct(t) and not t.num_fields for t in inner_types(field.type)):
+    if any(pa.types.is_struct(t) and not t.num_fields for t in types.within(field.type)):
         return refusal(field, f"{format_name} has no struct without fields", "give it a field")
     return None
 
 
 def refuse_nested_struct(field: pa.Field, format_name: str) -> str | None:
     """A struct anywhere within another one: the writer of Arrow 26 moves its values to other rows."""
-    for outer in inner_types(field.type):
+    for outer in types.within(field.type):
         if pa.types.is_struct(outer) and any(
-            pa.types.is_struct(inner) for below in outer for inner in inner_types(below.type)
+            pa.types.is_struct(inner) for below in outer for inner in types.within(below.type)
         ):
             reason = f"Arrow's writer of {format_name} mixes up a struct within a struct, if one is NULL"
             return refusal(field, reason, "make its fields columns")
@@ -251,7 +234,7 @@ def _levels(type_: pa.DataType, of_list: int) -> int:
 
 def refuse_negative_scale(field: pa.Field, format_name: str) -> str | None:
     """A decimal that counts tens or hundreds."""
-    if any(pa.types.is_decimal128(t) and t.scale < 0 for t in inner_types(field.type)):
+    if any(pa.types.is_decimal128(t) and t.scale < 0 for t in types.within(field.type)):
         return refusal(field, f"{format_name} has no decimal with a negative scale", "give it scale 0")
     return None
 

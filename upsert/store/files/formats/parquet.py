@@ -21,7 +21,6 @@ from upsert.store.files.formats.base import (
     Bounds,
     Compression,
     batch_of,
-    inner_types,
     part_starts,
     refuse_empty_struct,
     refuse_negative_scale,
@@ -109,7 +108,7 @@ class ParquetRows:
         found = file.read_row_group(part, columns=list(names), use_threads=False)
         for number, name in enumerate(found.column_names):
             type_ = self.schema.field(name).type
-            if _SECONDS in inner_types(type_):
+            if _SECONDS in types.within(type_):
                 found = found.set_column(number, name, found.column(name).cast(type_))
         return batch_of(self.schema, found, names, found.num_rows)
 
@@ -120,7 +119,7 @@ def _without_null_in_null(array: pa.Array) -> pa.Array:
     Parquet's writer looks at the field alone, and refuses it. Spark's rows have such NULLs.
     """
     type_ = array.type
-    if not any(_has_required(inner) for inner in inner_types(type_)):
+    if not any(_has_required(inner) for inner in types.within(type_)):
         return array
     if pa.types.is_struct(type_):
         fields = [_without_null_in_null(array.field(number)) for number in range(type_.num_fields)]
