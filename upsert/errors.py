@@ -181,8 +181,18 @@ _LOST_SOURCE: Final = re.compile(
 )
 """A connection that ends where Spark asks the process that answers for a stream."""
 
-_LOST_WORKER: Final = re.compile(r"Python worker exited unexpectedly \(crashed\)")
-"""What Spark says where the process of a task ends."""
+_SUPPRESSED: Final = re.compile(r"^\tSuppressed: (?:(?!Caused by: ).*\n?)*", re.MULTILINE)
+"""What has failed in a trace of Java after the failure that it is about, and because of that."""
+
+_LOST_WORKER: Final = re.compile(
+    r"Python worker exited unexpectedly \(crashed\)|"
+    r"while reading the port number from [\w.]+'s stdout(?:\.| and terminated with code: 137)|"
+    r"java\.[\w.]+Exception\b[^\n]*\n(?:\s+at java\.[^\n]*\n)*\s+at "
+    r"org\.apache\.spark\.(?:api\.python\.PythonWorkerFactory|security\.SocketAuthHelper)\."
+)
+"""What Spark says where the process of a task ends, or the one that starts it, or a call of a sink."""
+
+_LATE_WORKER: Final = re.compile(r"Python worker failed to connect back")
 
 _NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
 """How Spark calls a column of TIME where the session has no such type, which is its default."""
@@ -194,6 +204,12 @@ _OF_PYTHON: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)"
 )
 """A Python traceback, and what its last line says, or the next one, where py4j tells of an error of Java."""
+
+_SAYS_NOTHING: Final = re.compile(
+    r"(?:\w+\.)+[A-Z][\w$]*(?:: (?:Writing job failed\.|Job aborted\.|Task failed while writing rows.*))?"
+)
+_PLACE: Final = re.compile(r"^\s+at (\S+)", re.MULTILINE)
+"""An exception of Java that has no message of its own, and a line of its trace."""
 
 _SPARK_S_CLASS: Final = re.compile(r"^pyspark\.[\w.]+: ")
 """How an error of Spark begins in a traceback; it has a name of its own."""
@@ -225,11 +241,12 @@ def own_error(error: BaseException) -> UpsertError | None:
     while cause is not None:
         if isinstance(cause, UpsertError):
             return cause
-        if raised := _RAISED.findall(str(cause)):
+        told = _SUPPRESSED.sub("", f"{cause}\n{_trace_of_java(cause)}")
+        if raised := _RAISED.findall(told):
             name, sentence = raised[-1]  # an error that was raised from another one stands behind it
             known = {cls.__name__: cls for cls in _subclasses(UpsertError) if _takes_a_sentence(cls)}
             return known.get(name, UpsertError)(sentence.strip())
-        if (found := _explained(str(cause)) or _lost_process(cause)) is not None:
+        if (found := _explained(told) or _lost_process(told)) is not None:
             return found
         cause = cause.__cause__
     return None
@@ -277,16 +294,20 @@ def _explained(text: str) -> UpsertError | None:
     return None
 
 
-def _lost_process(error: BaseException) -> ProcessLostError | None:
-    """The error about a process of Python that has ended, if Spark's error tells of one."""
-    # PySpark gives what Java raised, and its trace, no public name
-    java: Any = getattr(error, "_cause", None)
-    if _LOST_SOURCE.search(f"{error}\n{getattr(java, '_stackTrace', '')}"):
+def _lost_process(text: str) -> ProcessLostError | None:
+    """The error about a process of Python that has ended, if a text of Spark's tells of one."""
+    if _LOST_SOURCE.search(text):
         which = "the Python process that answers for the query's source"
         more = "give the driver more memory beside that of its JVM (spark.driver.memoryOverhead)"
-    elif _LOST_WORKER.search(str(error)):
+    elif _LOST_WORKER.search(text):
         which = "a Python process of the query's tasks"
         more = "give executors more memory beside that of the JVM (spark.executor.memoryOverhead)"
+    elif _LATE_WORKER.search(text):
+        return ProcessLostError(
+            "a Python process of the query: expected it to connect to Spark soon after its start, found that "
+            "it has not: the machine has too much to do, or it was killed, most often for lack of memory; "
+            "remove the cause, and start the query again: it continues from its checkpoint"
+        )
     else:
         return None
     return ProcessLostError(
@@ -294,6 +315,48 @@ def _lost_process(error: BaseException) -> ProcessLostError | None:
         "often for lack of memory, or crashed; the log of the system or the events of the container say so; "
         f"{more}, and start the query again: it continues from its checkpoint"
     )
+
+
+def _trace_of_java(error: BaseException) -> str:
+    """The trace of what Java raised, as an error of PySpark has it; "" of another error."""
+    # PySpark gives neither of these a public name
+    java: Any = getattr(error, "_cause", None) or error
+    return str(getattr(java, "_stackTrace", ""))
+
+
+def raised_in_java(error: BaseException) -> str:
+    """What Java raised, where an error of PySpark says nothing of it; "" if that is not known."""
+    return told_by_java(_trace_of_java(error))
+
+
+def told_by_java(trace: str) -> str:
+    r"""What a trace of Java says: what Python raised, or its first line.
+
+    If that is only a class, or that something has failed, it is what caused it, or where it was raised.
+
+    >>> told_by_java("java.io.IOException: no\n\tat a.B.c(B.java:1)")
+    'java.io.IOException: no'
+    >>> told_by_java("java.io.EOFException\n\tat java.base/java.io.D.read(D.java:1)\n\tat a.B.c(B.java:1)")
+    'java.io.EOFException at a.B.c(B.java:1)'
+    >>> told_by_java("a.B: Writing job failed.\n\tat a.B.c(B.java:1)\nCaused by: java.io.IOException: no\n")
+    'java.io.IOException: no'
+    """
+    trace = _SUPPRESSED.sub("", trace)
+    return raised_in_python(trace) or _first_told(trace)
+
+
+def _first_told(trace: str) -> str:
+    first, _, rest = trace.strip().partition("\n")
+    first = first.rstrip(": ")
+    if _SAYS_NOTHING.fullmatch(first) is None:
+        return first
+    frames, _, cause = rest.partition("Caused by: ")
+    if cause:
+        return _first_told(cause)
+    places = _PLACE.findall(frames)
+    own = (place for place in places if not place.startswith(("java.", "jdk.", "scala.")))
+    place = next(own, next(iter(places), None))
+    return first if place is None else f"{first} at {place}"
 
 
 def raised_in_python(text: str) -> str | None:

@@ -31,7 +31,9 @@ from upsert.errors import (
     TableNotFoundError,
     UpsertError,
     own_error,
+    raised_in_java,
     raised_in_python,
+    told_by_java,
 )
 from upsert.show.terminal import RowGrid
 from upsert.show.values import plain, rows_of, visible
@@ -163,7 +165,11 @@ def as_object(names: Sequence[str], values: Sequence[Any]) -> str:
 EXPECTED_ERRORS = (UpsertError, PySparkException, OSError)
 """What is a message for the user: errors of ours, of Spark about a query, of a disk or a server."""
 
-_NOISE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
+_NOISE: Final = re.compile(r"\s*SQLSTATE: \w+\s*(?:\(no cause message\))?\s*$")
+_SAYS_NOTHING: Final = re.compile(
+    r"JVM stacktrace:|(?:.* terminated with exception: ?)?(?:Writing job failed\.)?"
+)
+"""What is said of an exception of Java that has no message, or no more than that something has failed."""
 
 
 class Exit(IntEnum):
@@ -190,22 +196,30 @@ def errors_printed(*, as_json: bool = False, trace: bool = False) -> Iterator[Ou
         # the reader of a pipe, like `head`, has gone: no reader is left
         sys.stdout = None
         raise typer.Exit(Exit.DONE) from None
-    except EXPECTED_ERRORS as error:
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    except Exception as error:
+        if not is_expected(error):
+            raise
         print_error(error, as_json=as_json, trace=trace)
         own = own_error(error) or error
         is_missing = isinstance(own, TableNotFoundError | DatabaseNotFoundError | SnapshotExpiredError)
         raise typer.Exit(Exit.NOT_FOUND if is_missing else Exit.FAILED) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(Exit.INTERRUPTED) from None
-    except Exception as error:  # py4j's, if it is not a defect
-        if not _is_of_an_ended_jvm(error):
-            raise
-        print_error(error, as_json=as_json, trace=trace)
-        raise typer.Exit(Exit.FAILED) from error
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether an error is a message for the user, and not a defect, which needs its traceback."""
+    return isinstance(error, EXPECTED_ERRORS) or _is_of_java(error) or _is_of_an_ended_jvm(error)
+
+
+def _is_of_java(error: BaseException) -> bool:
+    """Whether it is an exception of Java, such as that of a disk without room where Spark shuffles rows."""
+    return type(error).__module__ == "py4j.protocol" and type(error).__name__ == "Py4JJavaError"
 
 
 def _is_of_an_ended_jvm(error: BaseException) -> bool:
-    if not (_comes_from_its_client(error) or type(error).__module__.startswith("py4j.")):
+    is_of_client = _comes_from_its_client(error) or type(error).__module__.startswith("py4j.")
+    if not is_of_client or _is_of_java(error):  # what Java raised, it has told
         return False
     from upsert.spark.jvm import ends
 
@@ -245,11 +259,9 @@ def reason_of(error: BaseException) -> str:
             "Spark's JVM must run while it is needed, it has ended; look why (the system's log tells of one "
             "that had no memory left), and run this again"
         )
-    if isinstance(error, PySparkException):
-        message = (error.getMessage() or str(error)).strip()
-        message = raised_in_python(message) or message
+    if isinstance(error, PySparkException) or _is_of_java(error):
         notes = getattr(error, "__notes__", ())  # which view, and which of its hidden tables
-        return "; ".join([_NOISE.sub("", message.partition("\n")[0]), *notes])
+        return "; ".join([_told_by_spark(error), *notes])
     if isinstance(error, OSError) and error.filename is not None:
         what = f"{error.filename!r}: {error.strerror}"
         return f"{what}; see that it can be reached, may be used and has room, and run this again"
@@ -259,4 +271,13 @@ def reason_of(error: BaseException) -> str:
             f"the output: must be written where there is room, got {error.strerror!r}; make room or write it "
             "to another file, and run this again"
         )
-    return str(error).strip()
+    return str(error).strip() or type(error).__name__
+
+
+def _told_by_spark(error: BaseException) -> str:
+    if not isinstance(error, PySparkException):
+        return told_by_java(str(error).partition("\n: ")[2])
+    message = (error.getMessage() or str(error)).strip()
+    message = raised_in_python(message) or message
+    first = _NOISE.sub("", message.partition("\n")[0])
+    return (raised_in_java(error) or first) if _SAYS_NOTHING.fullmatch(first) else first

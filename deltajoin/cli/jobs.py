@@ -38,8 +38,9 @@ def follow(
 
     On a terminal they are a table that changes. Elsewhere each start, micro-batch and end is a line of a log,
     with ``--json`` an object ``{"event": "started" | "micro-batch" | "ended" | "stopped" | "failed", …}``.
-    With ``keep_going`` a query that fails leaves the others running, and its reason is told at once; else it
-    is a `JobFailedError`, which says it. What a query ends with when `stopped` has something in it is no
+    With ``keep_going`` a query that fails leaves the others running. Else they are stopped, and then it is a
+    `JobFailedError`. A log has the reason at once: how long the others need to stop, or whether they do, is
+    not known. What a query ends with when `stopped` has something in it is no
     failure: the signal that stops the command may have ended processes that the query needs.
     """
     is_seen = output.console.is_terminal and not output.as_json
@@ -195,7 +196,7 @@ class _Log:
         if event["event"] == "micro-batch":
             parts = [f"{parts[0]} {event['micro-batch']}", f"{event['rows']} rows", f"{event['seconds']} s"]
             parts += [event["refresh"]] if "refresh" in event else []
-        if "message" in event and self._goes_on:
+        if "message" in event:
             parts.append(str(event["message"]))
         self._output.say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
 

@@ -25,13 +25,13 @@ import typer
 
 from deltajoin.cli.command import (
     EXECUTE,
-    EXPECTED_ERRORS,
     HERE,
     Json,
     Output,
     Warehouse,
     errors_printed,
     has_terminal,
+    is_expected,
     print_error,
 )
 from deltajoin.cli.jobs import follow, kept, tell_restart
@@ -257,10 +257,8 @@ def _converse(session: Session, thread: ThreadPoolExecutor, *, trace: bool) -> N
                 Output().say("cancelled")
             except BrokenPipeError:
                 raise  # no reader is left: the command ends
-            except EXPECTED_ERRORS as error:
-                print_error(error, trace=trace)
-            except Exception as error:  # a bug, shown with its trace: the prompt continues
-                print_error(error, trace=True)
+            except Exception as error:  # a bug is shown with its trace: the prompt continues
+                print_error(error, trace=trace or not is_expected(error))
 
 
 def _read(file: Path | None) -> str:

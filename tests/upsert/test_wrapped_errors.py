@@ -4,15 +4,17 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from deltajoin.cli.command import reason_of
 from upsert import Table, TableSchema, own_error
 from upsert.errors import (
     DuplicateKeyError,
@@ -133,6 +135,84 @@ def test_a_worker_that_was_killed_is_told(spark: SparkSession) -> None:
     found = own_error(failed.value)
     assert isinstance(found, ProcessLostError)
     assert "a Python process of the query's tasks: expected it to run" in str(found)
+
+
+@pytest.mark.spark
+def test_why_a_write_failed_is_told_if_what_it_has_staged_cannot_be_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark says "Writing job failed." of a write that it could not abort, and no more.
+
+    For a stream it makes a writer to abort with, which looks for the table.
+    """
+    path = str(tmp_path / "t")
+    Table.create(path, TableSchema.of({"value": pa.int64()}, primary_key=["value"]))
+
+    def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield next(batches).slice(0, 0)
+        with suppress(FileNotFoundError):  # another task was first
+            os.rename(path, path + "-gone")
+        raise ValueError("the disk is full")
+
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 9).load().select("value")
+    stream = rows.mapInArrow(failing, "value BIGINT").writeStream.format("upsert-table")
+    stream = stream.option("path", path).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = stream.start()
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination()
+    os.rename(path + "-gone", path)
+    with pytest.raises(PythonException) as of_batch:
+        spark.range(3).selectExpr("id AS value").mapInArrow(failing, "value BIGINT").write.format(
+            "upsert-table"
+        ).mode("append").save(path)
+    for error in (failed.value, query.exception(), of_batch.value):
+        assert error is not None
+        assert reason_of(error) == "ValueError: the disk is full"
+
+
+STOPPED_WORKER = """java.io.IOException: Stream closed
+\tat java.base/java.io.OutputStream.write(OutputStream.java:162)
+\tat java.base/java.io.BufferedOutputStream.flushBuffer(BufferedOutputStream.java:81)
+\tat org.apache.spark.api.python.PythonWorkerFactory.$anonfun$stopWorker$2(PythonWorkerFactory.scala:527)
+"""
+NEW_WORKER = """org.apache.spark.SparkException: Writing job failed.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.writingJobFailedError(QueryExecutionErrors.scala:963)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)
+\tat org.apache.spark.security.SocketAuthHelper.readUtf8(SocketAuthHelper.scala:116)
+"""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        STOPPED_WORKER,
+        NEW_WORKER,
+        "EOFException … the port number from pyspark.daemon's stdout.",
+        "EOFException … the port number from deltajoin_daemon's stdout and terminated with code: 137.",
+    ],
+)
+def test_a_process_that_starts_others_and_was_killed_is_told(told: str) -> None:
+    found = own_error(RuntimeError(told.replace("…", "occurred while reading")))
+    assert isinstance(found, ProcessLostError)
+    assert "a Python process of the query's tasks: expected it to run" in str(found)
+
+
+def test_a_process_that_did_not_connect_is_told() -> None:
+    found = own_error(RuntimeError("org.apache.spark.SparkException: Python worker failed to connect back."))
+    assert isinstance(found, ProcessLostError)
+    assert "expected it to connect to Spark soon after its start" in str(found)
+
+
+def test_what_has_failed_after_the_failure_is_not_the_reason() -> None:
+    """A clean-up fails as well where the disk of the table has failed."""
+    trace = (
+        "org.apache.spark.SparkException: Writing job failed.\n\tat a.B.c(B.scala:1)\n"
+        "\tSuppressed: d.E: Traceback (most recent call last):\n  File …\nupsert.errors.StorageError: late\n"
+        "\n\t\tat d.E.f(E.scala:1)\nCaused by: d.E: Traceback (most recent call last):\n  File …\n"
+        "upsert.errors.StorageError: full\n\n\tat d.E.f(E.scala:1)"
+    )
+    assert str(own_error(RuntimeError(trace))) == "full"
 
 
 STREAM = "[STREAM_FAILED] Query terminated with exception: {}\nLogical Plan:\n+- DeltaSource[file:/orders]"

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
-from upsert.errors import ConfigurationError, StorageError, own_error, raised_in_python
+from upsert.errors import ConfigurationError, StorageError, own_error, told_by_java
 from upsert.managed.task_counts import figures_of
 from upsert.options import masked_text
 from upsert.store.storage import storage_of
@@ -403,7 +403,7 @@ def reason(exception: str) -> str:
     'java.io.IOException: cannot connect with password=***'
     """
     own = own_error(RuntimeError(exception))
-    text = raised_in_python(exception) or exception.strip().partition("\n")[0] if own is None else str(own)
+    text = told_by_java(exception) if own is None else str(own)
     return masked_text(text.strip())[:_LONGEST_TEXT]
 
 

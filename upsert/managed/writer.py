@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from upsert.spark.batches import from_spark
 from upsert.spark.columns import check_fits, merge_schema
 from upsert.spark.formats import FORMAT
 from upsert.spark.task import QUERY_ID, begin_task, task_property
+from upsert.store.commit.append import LeftoverWarning
 from upsert.store.commit.change import check_is_no_view
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata import table_file
@@ -224,7 +226,15 @@ class _Writer:
         # Only when a task has failed is it sure that commit() never began. Otherwise it may have published
         # the files, or may still be at it in a process that lost its query: they stay, and are harmless.
         if any(result is None for result in results):
-            self.discard(_staged(results))
+            try:
+                self.discard(_staged(results))
+            except Exception as failure:  # Spark would tell neither this one nor why the task has failed
+                warnings.warn(
+                    f"{self._of}: files of a write that has failed could not be deleted — {failure!r}; "
+                    "clean() deletes them",
+                    LeftoverWarning,
+                    stacklevel=3,
+                )
 
     def _table(self) -> Table:
         table = Table.open(self._path)

@@ -1,20 +1,24 @@
 """`deltajoin run` within this process: what is checked first, what is told, what a failing query does."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from deltajoin.cli import jobs
 from deltajoin.cli.app import app
-from deltajoin.cli.command import Output
+from deltajoin.cli.command import Output, reason_of
 from deltajoin.cli.jobs import JobFailedError, follow, kept
 from deltajoin.observe.query_metrics import metrics
 from tests.helpers import lent, wait_until
 from upsert import Catalog
+from upsert.catalog import query_records
+from upsert.spark.java import java_of
 
 pytestmark = pytest.mark.spark
 
@@ -188,7 +192,8 @@ def test_a_log_has_a_line_a_micro_batch_and_the_trace_comes_on_request(
     wrong = "INSERT INTO sizes SELECT id, CAST(1 / (id - id) AS INT) FROM words;"
     failed = run(spark, warehouse, wrong, "--trace")
     assert failed.exit_code == 1
-    assert failed.stdout.rstrip().endswith(": failed"), "the reason is told once, by the error"
+    *_, last = failed.stdout.splitlines()
+    assert ": failed, [DIVIDE_BY_ZERO] Division by zero. " in last, "before the others are stopped"
     first, *trace = failed.stderr.splitlines()
     assert first.startswith("error: query job: ")
     assert " has failed: [DIVIDE_BY_ZERO] Division by zero. " in first, "what Spark says of the micro-batch"
@@ -224,3 +229,28 @@ def test_a_micro_batch_after_a_pause_is_told_with_its_rows(
     ]
     assert [(batch.id, batch.rows_in) for batch in found.batches] == [(0, 3), (1, 2)]
     assert [lag.commits for lag in found.inputs] == [0]
+
+
+@pytest.mark.parametrize(
+    "told", ["[STREAM_FAILED] Query q terminated with exception:  SQLSTATE: XXKST (no cause message)", ""]
+)
+def test_an_exception_of_java_without_a_message_is_told_by_its_class_and_its_place(
+    told: str, spark: SparkSession
+) -> None:
+    """Spark's sentence about it ends with a colon. The error is made as ``query.exception()`` does."""
+    cause = java_of(spark).java.nio.channels.ClosedChannelException()
+    place = r"java\.nio\.channels\.ClosedChannelException at [\w.$/]+\([\w.]+:\d+\)"
+    assert re.fullmatch(place, reason_of(StreamingQueryException(told, "a.B.c(B.java:1)", cause)))
+    trace = java_of(spark).org.apache.spark.util.Utils.exceptionString(cause)
+    assert re.fullmatch(place, query_records.reason(trace)), "in the record of the query too"
+
+
+def test_what_java_raised_in_a_batch_is_told_in_one_line(spark: SparkSession, warehouse: Path) -> None:
+    """It was taken for a defect, with hundreds of lines of traces: a disk that is full, say."""
+    wrong = "INSERT INTO copies SELECT id, java_method('java.util.UUID', 'fromString', word) FROM words"
+    with lent(spark):
+        done = CliRunner().invoke(app, ["sql", "-e", wrong, "-w", str(warehouse)])
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "java.lang.IllegalArgumentException: Invalid UUID string: " in line or "InvocationTarget" in line

@@ -15,6 +15,7 @@ from upsert.managed.options import WriteOptions
 from upsert.managed.writer import BatchWriter, StreamWriter, TaskResult
 from upsert.schema import TableSchema
 from upsert.spark.columns import spark_schema
+from upsert.store.commit.append import LeftoverWarning
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])
@@ -97,6 +98,14 @@ def test_abort_after_a_failed_task_removes_the_others_files(table: Table) -> Non
     assert files(table)
     writer.abort([done, None], 0)
     assert files(table) == []
+
+
+def test_abort_that_fails_leaves_the_reason_of_the_write_s_failure_to_spark(table: Table) -> None:
+    writer = stream_writer(table)
+    done = task(writer, "+I 1 a")
+    Path(table.path, "table.json").rename(table.path + "/hidden")
+    with pytest.warns(LeftoverWarning, match="table 't': files of a write that has failed could not be del"):
+        writer.abort([done, None], 0)
 
 
 def test_abort_after_commit_began_removes_nothing(table: Table) -> None:
