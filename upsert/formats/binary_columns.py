@@ -28,7 +28,7 @@ def binaries(data: Bytes, length: Positions) -> pa.Array:
 
 
 def bytes_of(values: pa.Array) -> tuple[Bytes, Positions]:
-    """The bytes of all values of a binary array, and where in them each begins and the last one ends."""
+    """The bytes of all values, none NULL, of binary or text, and where each begins and the last one ends."""
     if not len(values):
         return np.zeros(0, np.uint8), np.zeros(1, np.int64)
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]

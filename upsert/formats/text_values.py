@@ -40,6 +40,7 @@ import pyarrow.compute as pc
 from upsert import types
 from upsert.arrays import Mask, Positions
 from upsert.errors import SchemaError
+from upsert.formats.binary_columns import bytes_of
 
 
 class TimestampStandard(StrEnum):
@@ -238,13 +239,8 @@ def base64_texts(values: pa.Array) -> pa.Array:
 
 def flat_bytes(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Positions]:
     """The bytes of all texts or binary values in one run, and how many each value has."""
-    filled = values.fill_null("" if values.type == pa.string() else b"")
-    if not len(filled):
-        return np.zeros(0, np.uint8), np.zeros(0, np.int64)
-    offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)[filled.offset :][: len(filled) + 1]
-    buffer = filled.buffers()[2]
-    data = np.frombuffer(buffer if buffer is not None else b"", dtype=np.uint8)
-    return data[offsets[0] : offsets[-1]], np.diff(offsets).astype(np.int64)
+    data, offsets = bytes_of(values.fill_null("" if values.type == pa.string() else b""))
+    return data, np.diff(offsets)
 
 
 _SPACES: Final = "".join(map(chr, range(33)))

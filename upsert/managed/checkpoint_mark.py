@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from upsert.codec import Jsonable, written_with
 from upsert.errors import MissingStateError, SnapshotExpiredError
-from upsert.spark.checkpoint_files import local_folder, query_of
+from upsert.spark.checkpoint_files import json_in, local_folder, query_of
 from upsert.store.metadata.history import History
 from upsert.store.metadata.identity import is_same
 from upsert.store.table import Table
@@ -96,14 +95,14 @@ class CheckpointMark:
         staged = f"{path}.{table.uuid}"  # one that a killed process has left is written again
         try:
             with open(staged, "w", encoding="utf-8") as file:
-                json.dump({**_json_in(self._folder, MARK), table.uuid: written.to_json()}, file)
+                json.dump({**json_in(self._folder, MARK), table.uuid: written.to_json()}, file)
             os.replace(staged, path)
         except OSError:  # it is read to find mistakes, and is none itself
             with suppress(OSError):
                 os.unlink(staged)
 
     def _marked(self, table: Table) -> _Written | None:
-        found = None if self._folder is None else _json_in(self._folder, MARK).get(table.uuid)
+        found = None if self._folder is None else json_in(self._folder, MARK).get(table.uuid)
         with suppress(KeyError, TypeError):
             return None if found is None else _Written.from_json(found)
         return None
@@ -164,12 +163,3 @@ def _committed_ms(history: History, query: str, batch: int) -> int | None:
         if found <= head.id and (found > head.oldest or head.oldest <= 1):
             return history.info(found, head).time_ms
     return None
-
-
-def _json_in(folder: str, name: str) -> Mapping[str, Any]:
-    """What a small file says; nothing if it is not there, or no JSON object."""
-    with suppress(OSError, ValueError):
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            found = json.load(file)
-        return found if isinstance(found, dict) else {}
-    return {}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 _LOCATION: Final = re.compile(r"(?s)(?P<scheme>[^/:]+):(?://(?P<host>[^/]*))?(?P<path>.*)")
 _FIRST_LINE: Final = re.compile(r"v[1-9][0-9]*")
@@ -98,11 +99,17 @@ def query_of(folder: str) -> str | None:
     >>> query_of(folder)
     '0b6a3ea5-6a7c-4a68-9d1c-2d0f3c7b9f10'
     """
+    found: str | None = json_in(folder, "metadata").get("id")
+    return found
+
+
+def json_in(folder: str, name: str) -> Mapping[str, Any]:
+    """What a small file of a checkpoint says; nothing if it is not there, or no JSON object."""
     with suppress(OSError, ValueError):
-        with open(os.path.join(folder, "metadata"), encoding="utf-8") as file:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
             found = json.load(file)
-        return found.get("id") if isinstance(found, dict) else None
-    return None
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _numbers(folder: str) -> set[int]:
