@@ -203,6 +203,15 @@ JOINED = {
                        RIGHT JOIN orders a ON (p.product_id = a.product_id)
                        LEFT SEMI JOIN orders b ON b.product_id = p.product_id AND b.id = a.id
                        WHERE a.amount > 4 OR name IS NULL""",
+    "by_using": "SELECT id, concat(name, product_id) FROM orders RIGHT JOIN products USING (product_id)",
+    "without_on": """SELECT o.id, lower(p.name) AS n FROM orders o, products p
+                     WHERE o.product_id = p.product_id AND amount > 4""",
+    "named_queries": """WITH dear AS (SELECT id, product_id AS p FROM orders WHERE amount > 4),
+                             named AS (SELECT product_id AS p, coalesce(name, '?') AS name
+                                       FROM products WHERE product_id < 7)
+                        SELECT id, name FROM dear LEFT JOIN named ON dear.p = named.p""",
+    "in_brackets": """SELECT id + 1, name FROM (SELECT o.id, p.name FROM orders o LEFT JOIN products p
+                      ON o.product_id = p.product_id AND p.product_id <=> 1) WHERE id < 9""",
 }
 
 
@@ -361,8 +370,8 @@ def kept_rows() -> Any:
     )
     sql("CREATE TABLE totals (p BIGINT, n BIGINT, ids BIGINT, half DOUBLE, PRIMARY KEY (p) NOT ENFORCED)")
     statements = (
-        """INSERT INTO totals SELECT l.p, count(*) AS n, sum(id), sum(half) FROM l JOIN r ON l.p = r.p
-           WHERE l.id < 9 GROUP BY l.p""",
+        """INSERT INTO totals WITH j AS (SELECT l.*, 2 * half AS twice FROM l JOIN r USING (p) WHERE id < 9)
+           SELECT abs(p) AS q, count(*) AS n, sum(id), sum(twice / 2) FROM j GROUP BY q""",
         "INSERT INTO newest SELECT r.p, l.id FROM l JOIN r ON l.p = r.p WHERE l.id < 9",
         "INSERT INTO both SELECT 'l', id FROM l WHERE id < 3 UNION ALL SELECT concat('r', '(', ''), p FROM r",
     )
@@ -567,6 +576,17 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "no checkpoint": lambda: catalog.write_changes(
         changes_of("copy"), "copy", sink_materialize="force"
     ).start(),
+    "groups of a condition": lambda: as_stream(
+        """INSERT INTO by_product SELECT product_id, n
+           FROM (SELECT product_id, count(*) AS n FROM orders GROUP BY product_id) WHERE n > 1"""
+    ),
+    "groups by chance": lambda: as_stream(
+        f"INSERT INTO by_product SELECT {by_chance()}(id) AS c, count(*) AS n FROM orders GROUP BY c"
+    ),
+    "a condition of a function": lambda: as_stream(
+        """INSERT INTO kinds SELECT o.id, p.name FROM orders o
+           LEFT JOIN products p ON o.product_id = p.product_id AND upper(p.name) = 'TEA'"""
+    ),
     "an inequality": lambda: as_stream(
         "INSERT INTO kinds SELECT o.id, p.name FROM orders o JOIN products p ON o.product_id > p.product_id"
     ),

@@ -1,7 +1,7 @@
-"""Aggregates over changes over Spark Connect: counts and sums by columns, as sums of signs, from the text.
+"""Aggregates over changes over Spark Connect: counts and sums in groups, as sums of signs, from the text.
 
 What a classic session makes of an aggregate (`planner.signed_sums`) is Spark SQL over rows with their kinds.
-A text is enough for it where each item is a column of the GROUP BY, a count, or a count or sum of a column.
+A text is enough for it where each item is a value of the GROUP BY, a count, or a count or sum of a value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from planner.plan.nodes import Measure
 from planner.signed_sums import Sums, is_summable, kind_of, result_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
-from upsert.types import quoted
 
 FUNCTIONS: Final[Mapping[type[exp.Expression], str]] = {exp.Count: "Count", exp.Sum: "Sum"}
 """What is computed, by its class in the text."""
@@ -31,8 +30,8 @@ class Item:
 
     Attributes:
         name: of the column.
-        value: the column that it is, or that its function is given, in Spark SQL; None for the rows.
-        function: "Count" or "Sum"; None for a column of the GROUP BY.
+        value: what it is, or what its function is given, in Spark SQL; None for the rows.
+        function: "Count" or "Sum"; None for a value of the GROUP BY.
     """
 
     name: str
@@ -40,28 +39,17 @@ class Item:
     function: str | None = None
 
 
-def counted(select: exp.Expression) -> bool:
-    """Whether a SELECT has a GROUP BY of columns, and its items are columns, or counts and sums of them."""
-    group = select.args.get("group")
-    if group is None or any(part for name, part in group.args.items() if name != "expressions"):
+def is_summed(value: exp.Expr) -> bool:
+    """Whether a value of a SELECT is a count or a sum, of rows or of one value of each."""
+    if type(value) not in FUNCTIONS or any(
+        part for name, part in value.args.items() if name not in ("this", "big_int")
+    ):
         return False
-    return all(isinstance(one, exp.Column) for one in group.expressions) and all(
-        _is_known(item.unalias()) for item in select.expressions
-    )
-
-
-def _is_known(value: exp.Expression) -> bool:
-    if _is_column(value):
-        return True
-    given = value.this if type(value) in FUNCTIONS else None
-    has_more = any(part for name, part in value.args.items() if name not in ("this", "big_int"))
-    is_of_rows = isinstance(value, exp.Count) and isinstance(given, exp.Star)
-    return given is not None and not has_more and (is_of_rows or _is_column(given))
-
-
-def _is_column(value: exp.Expression) -> bool:
-    """Whether it is one column, not all those of a table."""
-    return isinstance(value, exp.Column) and not isinstance(value.this, exp.Star)
+    given = value.this
+    if isinstance(given, exp.Star):
+        return isinstance(value, exp.Count)
+    has_star = isinstance(given, exp.Column) and isinstance(given.this, exp.Star)
+    return not has_star and not isinstance(given, exp.Distinct) and given.find(exp.AggFunc) is None
 
 
 def summed(rows: DataFrame, groups: Sequence[str], items: Sequence[Item]) -> DataFrame | str:
@@ -69,7 +57,7 @@ def summed(rows: DataFrame, groups: Sequence[str], items: Sequence[Item]) -> Dat
 
     Args:
         rows: changes, with their kind.
-        groups: the columns of the GROUP BY, in Spark SQL.
+        groups: the values of the GROUP BY, in Spark SQL.
         items: the columns of the result.
     """
     names = {text: f"group_{number}" for number, text in enumerate(dict.fromkeys(groups))}
@@ -102,8 +90,3 @@ def summed(rows: DataFrame, groups: Sequence[str], items: Sequence[Item]) -> Dat
     held = (tuple(i.name for i in items if i.function is None and i.value == text) for text in names)
     mark = UpsertKey(tuple(held)).to_text()
     return found.select(*made, kind.alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: mark}))
-
-
-def in_sql(alias: str, column: str) -> str:
-    """A column of a table of the query."""
-    return f"{quoted(alias)}.{quoted(column)}"

@@ -1,34 +1,116 @@
 """Which queries over Spark Connect are planned from their text: without a server, and without a stream."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from planner import PlanError
-from planner.connect.text import _Text
+from planner.connect.select import Inputs, Select
 from upsert.errors import SchemaError
+from upsert.sql.nested import Piece, pieces
 from upsert.sql.query import QueryText
 
 
-def text_of(query: str) -> _Text:
+def text_of(query: str) -> Select:
     streams: Any = {
         name: SimpleNamespace(columns=[*columns, "_row_kind"], isStreaming=True)
         for name, columns in {"a": ("id", "k", "both"), "b": ("k", "n"), "w": ("k", "where")}.items()
     }
     parsed = QueryText.of(query)
-    return _Text(parsed, parsed.references, [streams[one.name] for one in parsed.references])
+    (piece,) = pieces(parsed)
+    tables = {one.position: (one, streams[one.name]) for one in parsed.references}
+    return Select(piece, Inputs(tables, lambda parts: _columns_of(parts, tables)))
+
+
+def _columns_of(parts: Sequence[Piece], tables: Any) -> Any:
+    (piece,) = parts
+    outputs = Select(piece, Inputs(tables, lambda parts: _columns_of(parts, tables))).outputs
+    return SimpleNamespace(columns=[one.name for one in outputs], isStreaming=True)
+
+
+def items(text: Select) -> list[str]:
+    return [one.text for one in text.outputs]
 
 
 def test_a_star_of_a_table_is_all_its_columns() -> None:
     text = text_of("SELECT A.*, n FROM a JOIN b ON a.k = b.k")
-    assert text.items == ("A.*", "`b`.n")
-    assert [ref.column for ref in text._columns() if ref is not None] == ["id", "k", "both", "n"]
+    assert items(text) == ["`a`.`id`", "`a`.`k`", "`a`.`both`", "`b`.n"]
+    assert [one.ref.column for one in text.outputs if one.ref is not None] == ["id", "k", "both", "n"]
 
 
 def test_a_column_called_where_begins_no_condition() -> None:
     text = text_of("SELECT w.where AS x FROM w WHERE w.k > 1 AND w.where - 1 > 0")
-    assert text.where == "w.k > 1 AND w.where - 1 > 0"
+    assert text.filters == ["w.k > 1 AND w.where - 1 > 0"]
+
+
+def test_a_condition_in_on_ends_before_the_words_of_the_next_join() -> None:
+    text = text_of(
+        "SELECT id FROM a JOIN b ON a.k = b.k AND a.id > n LEFT OUTER JOIN w ON w.k = n WHERE id > 0"
+    )
+    assert text.filters == ["a.k = b.k AND a.id > `b`.n", "`a`.id > 0"]
+
+
+def test_a_value_may_be_used_by_its_name_behind_it() -> None:
+    text = text_of("SELECT id + 1 AS x, x * 2 AS y FROM a")
+    assert items(text) == ["`a`.id + 1 AS x", "x * 2 AS y"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT x * 2 AS y, id + 1 AS x FROM a",
+        "SELECT id + 1 AS x FROM a WHERE x > 1",
+        "SELECT id AS x, y.k FROM a x JOIN b y ON x.k = y.k WHERE x > 1",
+        "SELECT id + 1 AS a, a * 2 AS y FROM a",
+        "SELECT z.y FROM b JOIN (SELECT k, id + 1 AS x, x * 2 AS y FROM a) z ON b.k = z.k",
+    ],
+)
+def test_a_name_of_a_value_that_cannot_be_used_is_said_to_be_one(query: str) -> None:
+    with pytest.raises(SchemaError, match="is in no table of the query, but an alias of its SELECT; write"):
+        items(text_of(query))
+
+
+@pytest.mark.parametrize(
+    ("query", "groups", "items"),
+    [
+        ("SELECT k, count(*) AS n FROM a GROUP BY k", ["`a`.k"], [("k", "`a`.k"), ("n", None)]),
+        (
+            "SELECT id % 10 AS x, sum( both * (id + 1) ) s FROM a WHERE k > 0 GROUP BY id  %  10",
+            ["`a`.id  %  10"],
+            [("x", "`a`.id  %  10"), ("s", "`a`.both * (`a`.id + 1)")],
+        ),
+        (
+            "SELECT if(id > 1, 'x', 'y') AS x, a.k, count(f(both)) FROM a GROUP BY 1, a.k",
+            ["if(`a`.id > 1, 'x', 'y')", "a.k"],
+            None,
+        ),
+        (
+            "SELECT id AS x, count(both) AS n FROM a GROUP BY X",
+            ["`a`.id"],
+            [("x", "`a`.id"), ("n", "`a`.both")],
+        ),
+        ("SELECT id AS k, count(*) AS n FROM a GROUP BY k", None, "'id', which is not in GROUP BY,"),
+        ("SELECT id + 1, count(*) AS n FROM a GROUP BY id + 1L", None, "'id + 1', which is not in GROUP BY,"),
+        ("SELECT id, count(*) AS n FROM a GROUP BY id, k", None, "leaves out `a`.k, by which it groups"),
+        ("SELECT id, count(*) AS n FROM a GROUP BY 3", None, "GROUP BY 3, of 2 items,"),
+        ("SELECT k, count(*) + 1 AS n FROM a GROUP BY k", None, "'COUNT(*)' cannot be planned"),
+        ("SELECT k, sum(DISTINCT id) AS n FROM a GROUP BY k", None, "'SUM(DISTINCT id)' cannot be planned"),
+        ("SELECT k, sum(max(id)) AS n FROM a GROUP BY k", None, "'SUM(MAX(id))' cannot be planned"),
+        ("SELECT k, count(id, both) AS n FROM a GROUP BY k", None, "'COUNT(id, both)' cannot be planned"),
+        ("SELECT k, count(*) AS n FROM a GROUP BY ROLLUP (k)", None, "a query with GROUP"),
+    ],
+)
+def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: Any) -> None:
+    if groups is None:
+        with pytest.raises(PlanError) as refused:
+            text_of(query).grouped()
+        assert items in str(refused.value)
+    else:
+        by, given = text_of(query).grouped()
+        assert by == groups
+        assert items is None or [(one.name, one.value) for one in given] == items
 
 
 @pytest.mark.parametrize(
@@ -40,27 +122,61 @@ def test_a_column_called_where_begins_no_condition() -> None:
         ("SELECT * EXCEPT (k) FROM a", "'* EXCEPT"),
         ("SELECT id, struct(*) AS s FROM a", "'STRUCT(*)', a star within"),
         ("SELECT id FROM a WHERE hash(*) > 0", "'HASH(*)', a star within"),
-        ("SELECT k, count(a.*) AS n FROM a GROUP BY k", "a query with GROUP"),
+        ("SELECT k, count(a.*) AS n FROM a GROUP BY k", "'COUNT(a.*)'"),
         ("SELECT id, inline(both) FROM a", "'INLINE(both)'"),
         ("SELECT id, Inline_Outer(both) FROM a", "'INLINE_OUTER(both)'"),
         ("SELECT id, stack(2, 1, 2) FROM a", "'STACK(2, 1, 2)'"),
         ("SELECT id, json_tuple(both, k, k) FROM a", "'JSON_TUPLE(both, k, k)'"),
         ("FROM a SELECT id", "a query that begins with FROM"),
         ("SELECT both.* FROM a", "'both.*', which is of no table,"),
+        ("SELECT 1 AS one", "a query without FROM"),
+        (
+            "SELECT DISTINCT id FROM a",
+            "a query with DISTINCT cannot be planned; keep it as a materialized view",
+        ),
+        ("SELECT id FROM a WHERE k IN (SELECT k FROM b)", "'(SELECT k FROM b)'"),
+        (
+            "SELECT id FROM a JOIN (SELECT k FROM w UNION ALL SELECT k FROM w) x USING (k)",
+            "a join with 'x', which is a query with UNION ALL,",
+        ),
+        (
+            "SELECT a.id FROM a JOIN (SELECT k, count(*) AS c FROM b GROUP BY k) x USING (k)",
+            "a join with 'x', which is a query with GROUP BY,",
+        ),
+        (
+            "SELECT a.id FROM a JOIN (SELECT k, n + 1 FROM b) x USING (k)",
+            "a join with 'x', which is a query in which '`b`.n + 1' has no name",
+        ),
+        (
+            "SELECT a.id FROM a JOIN (SELECT k, n AS K FROM b) x USING (k)",
+            "a join with 'x', which is a query in which '`b`.n AS K' has no name",
+        ),
+        ("SELECT a.id FROM a JOIN (SELECT k + 1 AS k FROM b) x USING (k)", "'JOIN `query 1` AS x USING (k)'"),
+        ("SELECT a.id FROM a, b WHERE a.k > b.k", "'CROSS JOIN b', whose ON must compare"),
+        (
+            "SELECT a.id FROM a, b RIGHT JOIN w ON b.k = w.k WHERE a.k = b.k",
+            "'CROSS JOIN b' before a RIGHT or FULL JOIN",
+        ),
+        (
+            "SELECT a.id FROM a FULL JOIN b USING (k) JOIN w USING (k)",
+            "'JOIN w USING (k)', which compares what is computed",
+        ),
+        ("SELECT x.id FROM (a JOIN b ON a.k = b.k) x", "'(a JOIN b"),
+        ("WITH x (i) AS (SELECT id FROM a) SELECT i FROM x", "a query with WITH"),
     ],
 )
 def test_what_a_table_or_a_star_has_besides_is_refused(query: str, part: str) -> None:
     with pytest.raises(PlanError) as refused:
-        _ = text_of(query).items
+        items(text_of(query))
     assert f"over Spark Connect {part}" in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["SEMI", "LEFT SEMI", "ANTI", "LEFT ANTI"])
 def test_columns_of_a_semi_join_s_other_table_are_known_in_its_on_alone(kind: str) -> None:
     text = text_of(f"SELECT k, both FROM a {kind} JOIN b ON a.k = b.k WHERE k > 1")
-    assert text.items == ("`a`.k", "`a`.both")
-    assert text.where == "`a`.k > 1"
+    assert items(text) == ["`a`.k", "`a`.both"]
+    assert text.filters == ["`a`.k > 1"]
     with pytest.raises(
         SchemaError, match=r"column 'b\.n' is in no table of the query; there are a\.id, a\.k"
     ):
-        _ = text_of(f"SELECT b.n FROM a {kind} JOIN b ON a.k = b.k").items
+        items(text_of(f"SELECT b.n FROM a {kind} JOIN b ON a.k = b.k"))

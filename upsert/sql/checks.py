@@ -46,10 +46,19 @@ def with_checks(schema: TableSchema, written: Sequence[WrittenCheck], subject: s
 
 def check_of(written: WrittenCheck, schema: TableSchema, subject: str) -> Check:
     """The constraint of a table that a statement has."""
-    try:
-        condition = _Translation(schema, f"{subject}: CHECK ({written.text})").value(written.tree)
-    except RecursionError:
-        raise too_deep(subject) from None
+    of = f"{subject}: CHECK ({written.text})"
+
+    def stored(node: exp.Column) -> Ref:
+        names = [name for name in schema.names if name.lower() == node.name.lower()]
+        if node.table or len(names) != 1:
+            known = ", ".join(schema.names)
+            raise SchemaError(
+                f"{of}: unknown column {'.'.join(part.name for part in node.parts)!r}; use a column that is "
+                f"stored, as a whole: {known}"
+            )
+        return Ref(0, names[0])
+
+    condition = condition_of(written.tree, stored, lambda ref: schema.type_of(ref.column), of, "checked")
     found = Check(written.name or "", written.text, condition)
     if written.name is not None:
         return found
@@ -57,6 +66,31 @@ def check_of(written: WrittenCheck, schema: TableSchema, subject: str) -> Check:
     own = "_".join(("CHECK", *found.columns))
     names = (f"{own}_{number}" if number > 1 else own for number in count(1))
     return replace(found, name=next(name for name in names if name.lower() not in taken))
+
+
+def condition_of(
+    tree: exp.Expr,
+    column: Callable[[exp.Column], Ref],
+    type_of_column: Callable[[Ref], pa.DataType],
+    subject: str,
+    done: str,
+) -> Condition:
+    """The condition that an expression is.
+
+    Args:
+        tree: the expression.
+        column: what a column of it is.
+        type_of_column: the type of such a one.
+        subject: begins errors.
+        done: what rows are by it, "checked" or "joined".
+
+    Raises:
+        SchemaError: a part of it cannot be evaluated, or its types do not fit.
+    """
+    try:
+        return _Translation(column, type_of_column, subject, done).value(tree)
+    except RecursionError:
+        raise too_deep(subject) from None
 
 
 _COMPARISONS: Final[dict[type[exp.Expr], str]] = {
@@ -99,10 +133,12 @@ _KNOWN: Final = (
 
 @dataclass(frozen=True)
 class _Translation:
-    """What expressions over the columns of one table mean."""
+    """What expressions over columns of tables mean."""
 
-    schema: TableSchema
+    column: Callable[[exp.Column], Ref]
+    type_of_column: Callable[[Ref], pa.DataType]
     subject: str
+    done: str
 
     def value(self, node: exp.Expr) -> Condition:
         """The condition that an expression is."""
@@ -116,7 +152,7 @@ class _Translation:
             case exp.Paren(this=inner):
                 return self.value(inner)
             case exp.Column():
-                return self._column(node)
+                return Field(self.column(node))
             case exp.Interval() | exp.Neg(this=exp.Interval()):
                 return self._interval(node)
             case exp.Literal() | exp.Boolean() | exp.Null() | exp.Neg(this=exp.Literal(is_string=False)):
@@ -164,30 +200,20 @@ class _Translation:
         found = interval_literal(node.this if isinstance(node, exp.Neg) else node)
         if found is None:
             raise self._refusal(
-                f"{node.sql('spark')!r} is no interval that rows are checked by",
+                f"{node.sql('spark')!r} is no interval that rows are {self.done} by",
                 "INTERVAL '1' DAY, HOUR, MINUTE or SECOND, or INTERVAL '1 02:03:04' DAY TO SECOND",
             )
         return Const(-found if isinstance(node, exp.Neg) else found, types.INTERVAL)
 
     def _unknown(self, node: exp.Expr) -> SchemaError:
-        return self._refusal(f"rows are checked without Spark, so not by {node.sql('spark')!r}", _KNOWN)
+        return self._refusal(f"rows are {self.done} without Spark, so not by {node.sql('spark')!r}", _KNOWN)
 
     def _refusal(self, why: str, remedy: str) -> SchemaError:
         return SchemaError(f"{self.subject}: {why}; use {remedy}")
 
-    def _column(self, node: exp.Column) -> Condition:
-        names = [name for name in self.schema.names if name.lower() == node.name.lower()]
-        if node.table or len(names) != 1:
-            known = ", ".join(self.schema.names)
-            raise self._refusal(
-                f"unknown column {'.'.join(part.name for part in node.parts)!r}",
-                f"a column that is stored, as a whole: {known}",
-            )
-        return Field(Ref(0, names[0]))
-
     def _type(self, condition: Condition) -> pa.DataType:
         try:
-            return type_of(condition, lambda ref: self.schema.type_of(ref.column))
+            return type_of(condition, self.type_of_column)
         except ConfigurationError as cause:
             raise SchemaError(f"{self.subject}: {plainly(cause)}") from None
 

@@ -222,7 +222,7 @@ class QueryText:
         >>> [one.text for one in QueryText.of("SELECT a FROM t UNION ALL SELECT b FROM u").united]
         ['SELECT a FROM t', 'SELECT b FROM u']
         """
-        if self._is_piped or not _is_union_all(self.tree):
+        if self.is_piped or not _is_union_all(self.tree):
             return (self,)
         depth, starts, ends = 0, [self.start], list[int]()
         tokens = tokens_of(self._white, self.subject)
@@ -283,7 +283,7 @@ class QueryText:
         return [f"_{number:06}" for number in range(count)]
 
     @cached_property
-    def _is_piped(self) -> bool:
+    def is_piped(self) -> bool:
         """Whether there are steps after ``|>``: the tree is one query, in which they have another order."""
         tokens = tokens_of(self.worded.text, self.subject)
         return any(token.token_type is TokenType.PIPE_GT for token in tokens)
@@ -291,7 +291,7 @@ class QueryText:
     @cached_property
     def _is_understood(self) -> bool:
         """Whether the query's text tells what it reads of its tables."""
-        return not self._is_piped and self._has_known_parts
+        return not self.is_piped and self._has_known_parts
 
     @cached_property
     def _has_known_parts(self) -> bool:

@@ -263,6 +263,10 @@ def _sql(condition: Condition) -> str:
             return f"({_sql(arg)} {'IS NULL' if op == 'isnull' else 'IS NOT NULL'})"
         case Call("not", (arg,)):
             return f"(NOT {_sql(arg)})"
+        case Call("and" | "or" as op, args):
+            return f"({f' {op} '.join(map(_sql, args))})"
+        case Call("in", (arg, *options)):
+            return f"({_sql(arg)} IN ({', '.join(map(_sql, options))}))"
         case Call(op, (one, other)):
             return f"({_sql(one)} {'IS NOT DISTINCT FROM' if op == '<=>' else op} {_sql(other)})"
     raise AssertionError(condition)

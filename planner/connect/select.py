@@ -1,0 +1,746 @@
+"""One SELECT of a text over Spark Connect: the tables that it joins, and what it makes of their columns.
+
+The text says which columns the joins compare, which a plan with names in it does not.
+
+A query in the place of a table gives its own tables to the join, and what it computes is computed above. Its
+conditions are so, too, where its rows come out as they are. Where an outer join may give NULLs in their
+place, a condition decides which rows have a match: there it becomes one of the join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from itertools import pairwise
+from typing import Final, NoReturn
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from deltajoin.expressions import Condition, Ref, conjunction
+from deltajoin.spec import KINDS
+from deltajoin.tree import Inner, Leaf, Node, Outer, Where, null_supplied, visible
+from planner.connect.relations import relation
+from planner.connect.scope import Listed, Named, Scope, listed
+from planner.connect.sums import FUNCTIONS, Item, is_summed
+from planner.refusals import PlanError, Refused
+from upsert.errors import SchemaError
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+from upsert.sql.checks import condition_of
+from upsert.sql.dialect import END, START, Edit, Revision, tokens_of, visible_name
+from upsert.sql.nested import Piece
+from upsert.sql.query import AsOf, AsOfKind, Reference
+from upsert.sql.volatile import of_the_moment
+from upsert.store.table import Table
+from upsert.types import quoted
+
+_FOUND: Final = (AsOfKind.PROCESSING, AsOfKind.ROW)
+"""States of a table that are found for each row."""
+
+_OF_TABLE: Final = frozenset({"this", "db", "catalog", "alias", "version"})
+"""Parts of a table in a text that its stream has taken."""
+
+_OF_JOIN: Final = frozenset({"this", "on", "using", "kind", "side", "method"})
+_OF_SELECT: Final = ("expressions", "from_", "joins", "where", "hint")
+
+_GENERATORS: Final = frozenset({"inline_outer", "json_tuple"})
+"""Functions that make rows of a row, and that sqlglot knows by name alone."""
+
+COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
+"""What to do instead of an aggregate over changes."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the queries of one text read.
+
+    Attributes:
+        tables: each table by its place in the text, with its stream; None for one of Spark's.
+        rows: what makes the stream of a query that another one reads.
+    """
+
+    tables: Mapping[str, tuple[Reference, DataFrame | None]]
+    rows: Callable[[Sequence[Piece]], DataFrame]
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether none of them is a stream."""
+        return not any(stream is not None and stream.isStreaming for _, stream in self.tables.values())
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table of a SELECT.
+
+    Attributes:
+        number: that of the table, or of the first one of the query that it is.
+        alias: its name in the SELECT.
+        columns: its columns, each with the one of a table that it is; None for a computed one.
+        stream: of a table, or of a query that is not joined; None for ``inner``.
+        inner: the query whose tables are joined in its place.
+        as_of: which state is found for each row; None for changes.
+        kind: how it is joined.
+        on: the columns that this compares, those of this table second.
+        where: what must hold of a match besides.
+    """
+
+    number: int
+    alias: str
+    columns: Mapping[str, Ref | None]
+    stream: DataFrame | None = None
+    inner: Select | None = None
+    as_of: AsOf | None = None
+    kind: str = ""
+    on: tuple[tuple[Ref, Ref], ...] = ()
+    where: Condition | None = None
+
+    @cached_property
+    def path(self) -> str | None:
+        """The folder of a managed table whose changes the stream reads as they are; None for others."""
+        if self.stream is None:
+            return None
+        read = relation(self.stream).read.data_source
+        others = set(read.options) - {"scan.used-columns"}  # a join knows by itself which it uses
+        is_plain = read.format == "upsert-table" and len(read.paths) == 1 and not others
+        return str(read.paths[0]) if is_plain else None
+
+    @property
+    def rows(self) -> DataFrame:
+        """The stream of a table, or of a query that is not joined."""
+        assert self.stream is not None
+        return self.stream
+
+    @property
+    def tree(self) -> Node:
+        """The table, or the join that it is."""
+        return Leaf(self.number) if self.inner is None else self.inner.tree
+
+    @property
+    def leaves(self) -> tuple[Source, ...]:
+        """The tables that are joined for it."""
+        return (self,) if self.inner is None else self.inner.leaves
+
+
+@dataclass(frozen=True)
+class Output:
+    """A column that a SELECT gives.
+
+    Attributes:
+        name: None where only Spark gives it one.
+        text: it in Spark SQL, over a column for each table.
+        ref: the column of a table that it is; None for a computed one.
+    """
+
+    name: str | None
+    text: str
+    ref: Ref | None
+
+
+class Select:
+    """The parts of a SELECT over the streams of its tables.
+
+    Args:
+        piece: its text.
+        inputs: what it reads.
+        first: the number of its first table.
+        is_joined: whether it is a table of a join, so that its own tables are joined in its place.
+        comes_out: whether all its rows are rows of the whole query, as far as conditions leave them.
+
+    Attributes:
+        filters: conditions on the joined rows, in Spark SQL.
+        sources: its tables.
+        scope: the columns that it may name.
+
+    Raises:
+        PlanError: it has other parts than are planned.
+        SchemaError: a column is in no table, or in several.
+    """
+
+    def __init__(
+        self,
+        piece: Piece,
+        inputs: Inputs,
+        first: int = 0,
+        *,
+        is_joined: bool = False,
+        comes_out: bool = True,
+    ) -> None:
+        self.query, self._piece, self._inputs = piece.query, piece, inputs
+        self._is_inner, self._comes_out = is_joined, comes_out
+        self._select = select = self._checked()
+        self.sources: tuple[Source, ...] = ()
+        self._pending: list[tuple[int, exp.Join, frozenset[int]]] = []
+        self._known: dict[int, Source] = {}
+        self.filters: list[str] = []
+        joins: list[exp.Join] = list(select.args.get("joins") or ())
+        self._nodes = nodes = [select.args["from_"].this, *(join.this for join in joins)]
+        for node in nodes:
+            self._check_table(node)
+        self._kinds = ["", *map(self._kind, joins)]
+        references = self.query.references
+        times = [one.as_of for one in references[1:] if one.as_of is not None and one.as_of.kind in _FOUND]
+        self._is_joined = is_joined or (len(nodes) > 1 and not times)
+        number = first
+        for place, (node, reference) in enumerate(zip(nodes, references, strict=True)):
+            source = self._source(visible_name(node), reference, place, number)
+            self._known |= {leaf.number: leaf for leaf in source.leaves}
+            number += len(source.leaves)
+            columns = listed(source.alias, source.columns)
+            if place == 0:
+                self.sources, self.scope = (source,), Scope(columns, self.query.subject)
+            else:
+                self._join(joins[place - 1], source, columns)
+        for place, join, padded in self._pending:
+            self._equate(place, join, padded)
+        if (where := self._where) is not None and comes_out:
+            self.filters.append(where)
+
+    def _checked(self) -> exp.Select:
+        """The tree of the query, which has only parts that are planned, each made of the row alone."""
+        select = self.query.tree
+        if not isinstance(select, exp.Select):
+            self.refuse(f"a query that is {type(select).__name__.upper()}")
+        is_plain = _is_plain(select.args.get("group"))
+        known = (*_OF_SELECT, *(["group"] if is_plain else []))
+        if others := sorted(key.strip("_") for key, part in select.args.items() if part and key not in known):
+            word = others[0].upper()
+            self.refuse(
+                f"a query with {word}", *([COUNTED] if word in ("GROUP", "DISTINCT", "HAVING") else [])
+            )
+        if (word := tokens_of(self.query.worded.text, self.query.subject)[0].text.upper()) != "SELECT":
+            self.refuse(f"a query that begins with {word}")
+        if select.args.get("from_") is None:
+            self.refuse("a query without FROM")
+        for node in select.find_all(exp.AggFunc, exp.Window, exp.Query, exp.UDTF, exp.Anonymous):
+            if isinstance(node, exp.Anonymous) and node.name.lower() not in _GENERATORS:
+                continue
+            is_item = is_plain and any(node is item.unalias() for item in select.expressions)
+            if node is not select and not (is_item and is_summed(node)):
+                is_counted = isinstance(node, exp.AggFunc)
+                self.refuse(repr(node.sql("spark")), *([COUNTED] if is_counted else []))
+        for star in select.find_all(exp.Star):
+            if any(star.args.values()):
+                self.refuse(repr(star.sql("spark")))
+            within = star.parent
+            if within is not None and not isinstance(within, exp.Select | exp.Column | exp.Count):
+                # it would be the columns that stand for the tables, not theirs
+                self.refuse(f"{within.sql('spark')!r}, a star within an expression,", "name the columns")
+        if self.query.parameters:
+            self.refuse("a query with parameters")
+        if (found := of_the_moment(self.query.text)) is not None:
+            self.refuse(f"{found.what}, which is not of the row alone,")
+        return select
+
+    def refuse(
+        self, what: str, remedy: str = "write SELECT … FROM … JOIN … ON a.x = b.y … WHERE …"
+    ) -> NoReturn:
+        """Refuse the query for what it has."""
+        reason = f"{self.query.subject}: over Spark Connect {what} cannot be planned"
+        raise PlanError([Refused(reason, f"{remedy}; or use a classic session")])
+
+    def _check_table(self, node: exp.Expr) -> None:
+        is_plain = isinstance(node, exp.Table) and not node.alias_column_names
+        if not is_plain or any(part for name, part in node.args.items() if name not in _OF_TABLE):
+            self.refuse(repr(node.sql("spark")))
+
+    def _kind(self, join: exp.Join) -> str:
+        words = [word for word in (join.side, join.kind) if word and word.upper() != "OUTER"]
+        written = " ".join(words).lower()
+        kind = {"": "inner", "cross": "inner", "left semi": "semi", "left anti": "anti"}.get(written, written)
+        has_more = any(part for name, part in join.args.items() if name not in _OF_JOIN)
+        if kind not in KINDS or has_more or join.method not in ("", "NATURAL"):
+            self.refuse(repr(join.sql("spark")))
+        return kind
+
+    def _pads_later(self, place: int) -> bool:
+        """Whether a later join may give NULLs in place of a table's rows."""
+        return not {"right", "full"}.isdisjoint(self._kinds[place + 1 :])
+
+    def _source(self, alias: str, reference: Reference, place: int, number: int) -> Source:
+        if alias.lower() in {one.alias.lower() for one in self.sources}:
+            self.refuse(f"a query of two tables called {alias!r}", "give one of them an alias")
+        is_found = reference.as_of is not None and reference.as_of.kind in _FOUND and place > 0
+        as_of = reference.as_of if is_found else None
+        given = self._inputs.tables.get(reference.position)
+        if given is not None:
+            _, stream = given
+            if stream is None or not (stream.isStreaming or is_found or self._inputs.is_batch):
+                self.refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
+        elif self._is_joined:
+            return self._inner(alias, self._piece.seen[reference.name.lower()], place, number)
+        else:
+            stream = self._inputs.rows(self._piece.seen[reference.name.lower()])
+        names = (name for name in stream.columns if name != ROW_KIND_COLUMN)
+        return Source(number, alias, {name: Ref(number, name) for name in names}, stream, as_of=as_of)
+
+    def _inner(self, alias: str, parts: Sequence[Piece], place: int, number: int) -> Source:
+        """A query as a table of a join."""
+        what = f"a join with {alias!r}, which is a query"
+        if len(parts) > 1:
+            self.refuse(f"{what} with UNION ALL,", "write each of its queries with the join")
+        comes_out = (
+            self._comes_out and self._kinds[place] in ("", "inner", "right") and not self._pads_later(place)
+        )
+        inner = Select(parts[0], self._inputs, number, is_joined=True, comes_out=comes_out)
+        if inner.is_counted:
+            self.refuse(f"{what} with GROUP BY,", "write its groups into a table first")
+        columns: dict[str, Ref | None] = {}
+        for one in inner.outputs:
+            if one.name is None or one.name.lower() in map(str.lower, columns):
+                self.refuse(f"{what} in which {one.text!r} has no name of its own,", "name it by AS")
+            columns[one.name] = one.ref
+        return Source(number, alias, columns, inner=inner)
+
+    # joins
+
+    def _join(self, join: exp.Join, source: Source, columns: Sequence[Listed]) -> None:
+        """Add a table with how it is joined to those before it."""
+        place = len(self.sources)
+        kind, padded, both = self._kinds[place], self._padded, self.scope.joined(columns)
+        condition, names = join.args.get("on"), [one.name for one in join.args.get("using") or ()]
+        if join.method:
+            names = list(self.scope.shared_with(columns))
+        pairs, others = list[tuple[Ref, Ref]](), list[exp.Expr]()
+        for part in _conjuncts(condition):
+            if (pair := self._pair(part, both, source.alias, padded)) is not None:
+                pairs.append(pair)
+            else:
+                others.append(part)
+        if names:
+            for own, other in self.scope.shared(columns, names):
+                if own.ref is None or other.ref is None:
+                    self.refuse(f"{join.sql('spark')!r}, which compares what is computed,")
+                pairs.append((own.ref, other.ref))
+        where = None
+        if condition is None and not names and kind == "inner":
+            if self._pads_later(place):
+                self.refuse(
+                    f"{join.sql('spark')!r} before a RIGHT or FULL JOIN", "write its condition into ON"
+                )
+            self._pending.append((place, join, padded))
+        elif not pairs:
+            self._refuse_on(join)
+        elif others and kind == "inner" and self._comes_out and not self._pads_later(place):
+            self.filters.append(self._on(place, both))
+        elif others:
+            where = conjunction(*(self._translated(part, both) for part in others))
+        self.sources += (replace(source, kind=kind, on=tuple(pairs), where=where),)
+        if names:
+            self.scope = self.scope.joined_using(columns, names, kind)
+        elif kind not in ("semi", "anti"):
+            self.scope = both
+
+    def _refuse_on(self, join: exp.Join) -> NoReturn:
+        self.refuse(f"{join.sql('spark')!r}, whose ON must compare columns of both sides by =,")
+
+    def _equate(self, place: int, join: exp.Join, padded: frozenset[int]) -> None:
+        """Take from WHERE what a join without ON compares."""
+        source, where = self.sources[place], self._select.args.get("where")
+        found = []
+        for part in _conjuncts(None if where is None else where.this):
+            pair = self._pair(part, self.scope, source.alias, padded)
+            if pair is not None and pair[0].table < source.number:
+                found.append(pair)
+        if not found:
+            self._refuse_on(join)
+        joined = replace(source, on=tuple(found))
+        self.sources = (*self.sources[:place], joined, *self.sources[place + 1 :])
+
+    def _pair(
+        self, part: exp.Expr, scope: Scope, alias: str, padded: frozenset[int]
+    ) -> tuple[Ref, Ref] | None:
+        """The columns of both sides that a condition compares; None for any other condition.
+
+        What is equal to a column that is never NULL is the same by ``<=>``.
+        """
+        if not isinstance(part, exp.EQ | exp.NullSafeEQ):
+            return None
+        refs: list[tuple[bool, Ref]] = []
+        for side in (part.this.unnest(), part.expression.unnest()):
+            if not isinstance(side, exp.Column) or isinstance(side.this, exp.Star):
+                return None
+            column, length = scope.named(side)
+            if column.ref is None or len(side.parts) > length:
+                return None
+            refs.append((column.table == alias, column.ref))
+        (is_first, own), (is_second, other) = sorted(refs, key=lambda one: one[0])
+        if is_first or not is_second:
+            return None
+        if isinstance(part, exp.NullSafeEQ):
+            never_null = (ref.table not in padded and self._is_never_null(ref) for ref in (own, other))
+            return (own, other) if any(never_null) else None
+        return own, other
+
+    @property
+    def _padded(self) -> frozenset[int]:
+        """Tables whose rows may be NULLs in the rows that are joined so far."""
+        return frozenset() if not self.sources else null_supplied(_tree_of(self.sources))
+
+    def _is_never_null(self, ref: Ref) -> bool:
+        schema = self._schema(ref)
+        if schema is None:
+            return False
+        return ref.column in schema.primary_key or not schema.column(ref.column).nullable
+
+    def _schema(self, ref: Ref) -> TableSchema | None:
+        """That of the managed table that a column is of; None for any other."""
+        path = self._known[ref.table].path
+        return None if path is None else Table.open(path).schema
+
+    def _translated(self, part: exp.Expr, scope: Scope) -> Condition:
+        """A condition on which rows are joined.
+
+        Raises:
+            PlanError: the join cannot evaluate it.
+        """
+
+        def column(node: exp.Column) -> Ref:
+            found, length = scope.named(node)
+            if found.ref is None or len(node.parts) > length:
+                raise SchemaError(f"{subject} compares {node.sql('spark')!r}, which is computed")
+            return found.ref
+
+        def type_of(ref: Ref) -> pa.DataType:
+            if (schema := self._schema(ref)) is None:
+                raise SchemaError(f"{subject} compares a column of no managed table")
+            return schema.type_of(ref.column)
+
+        subject = f"{self.query.subject}: over Spark Connect {part.sql('spark')!r} below an outer join"
+        try:
+            return condition_of(part, column, type_of, subject, "joined")
+        except SchemaError as cause:
+            remedy = "store what it compares as columns, or use a classic session"
+            raise PlanError([Refused(str(cause), remedy)]) from None
+
+    # what comes of them
+
+    @property
+    def leaves(self) -> tuple[Source, ...]:
+        """The tables that are joined, by their numbers."""
+        return tuple(leaf for one in self.sources for leaf in one.leaves)
+
+    @property
+    def has_lookups(self) -> bool:
+        """Whether rows are found in some of the tables."""
+        return any(one.as_of is not None for one in self.sources)
+
+    @cached_property
+    def tree(self) -> Node:
+        """How the tables are joined."""
+        tree, where = _tree_of(self.sources), self._select.args.get("where")
+        if where is None or self._comes_out:
+            return tree
+        parts = (self._translated(part, self.scope) for part in _conjuncts(where.this))
+        return reduce(Where, parts, tree)
+
+    @cached_property
+    def visible(self) -> tuple[Source, ...]:
+        """The tables whose columns the joined rows have."""
+        return tuple(one for one in self.sources if one.number in visible(_tree_of(self.sources)))
+
+    def witnesses(self, source: Source) -> tuple[int, ...]:
+        """The tables one of which says that a row has a part from a query, where an outer join may pad it.
+
+        Without that the values of the query are NULL. Empty where nothing has to be asked.
+        """
+        place = self.sources.index(source)
+        if source.inner is None or not (self._kinds[place] in ("left", "full") or self._pads_later(place)):
+            return ()
+        if all(ref is not None for ref in source.columns.values()):
+            return ()
+        always = visible(source.tree) - null_supplied(source.tree)
+        return (min(always),) if always else tuple(sorted(visible(source.tree)))
+
+    @property
+    def determined(self) -> frozenset[int]:
+        """The tables of which a row of the others finds one row at most, by its whole key."""
+        found = set[int]()
+        for one in self.sources:
+            if one.inner is not None:
+                found |= one.inner.determined
+            for leaf in one.leaves if one.kind in ("inner", "left") else ():
+                compared = {ref.column for _, ref in one.on if ref.table == leaf.number}
+                key = () if leaf.path is None else Table.open(leaf.path).schema.primary_key
+                if key and compared.issuperset(key):
+                    found.add(leaf.number)
+        return frozenset(found)
+
+    # its text
+
+    @cached_property
+    def outputs(self) -> tuple[Output, ...]:
+        """What SELECT gives, all columns for a star."""
+        found = list[Output]()
+        for (start, end), item in zip(self._spans, self._select.expressions, strict=True):
+            column = item.unalias()
+            if isinstance(column, exp.Star):
+                found += map(_output, self.scope.star(None))
+            elif (table_name := self._all_of(column)) is not None:
+                found += map(_output, self.scope.star(table_name))
+            else:
+                found.append(Output(_name_of(item), self._edited(start, end), self._ref_of(column)))
+        return tuple(found)
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]]:
+        """Where each item of SELECT stands."""
+        first, table = self._tokens[0], self._start_of(0)
+        if self._tokens[1].token_type is TokenType.HINT:
+            first = self._tokens[1]
+        before = [token for token in self._tokens if token.end < table]
+        commas = [token for token in before if token.token_type is TokenType.COMMA]
+        marks = pairwise([first, *commas, before[-1]])  # the last one is FROM
+        return [(one.end + 1, following.start) for one, following in marks]
+
+    def _without_alias(self, place: int) -> str:
+        """An item of SELECT without the name that it gets."""
+        (start, end), item = self._spans[place], self._select.expressions[place]
+        if isinstance(item, exp.Alias):
+            end = item.args["alias"].meta[START]
+            words = [token for token in self._tokens if start <= token.start < end]
+            if len(words) > 1 and _is_word(words[-2], words[-1], "AS"):
+                end = words[-1].start
+        return self._edited(start, end)
+
+    def _ref_of(self, value: exp.Expr) -> Ref | None:
+        """The column of a table that a value is; None for others."""
+        if not isinstance(value, exp.Column) or (named := self._named(value)) is None:
+            return None
+        return named.column.ref if len(value.parts) == named.parts else None
+
+    def _all_of(self, value: exp.Expr) -> str | None:
+        """The table of which a star takes all columns; None for what is no such star."""
+        if not isinstance(value, exp.Column) or not isinstance(value.this, exp.Star):
+            return None
+        if len(value.parts) != 2 or not self.scope.is_table(value.table):
+            self.refuse(f"{value.sql('spark')!r}, which is of no table,", "name the fields of a column")
+        return value.table
+
+    def _named(self, column: exp.Column) -> Named | None:
+        """The column of a table that a word names; None for a value of the same SELECT, before it.
+
+        Raises:
+            SchemaError: it names nothing, or several.
+        """
+        try:
+            return self.scope.named(column)
+        except SchemaError:
+            name, place = column.parts[0].name.lower(), _place_of(column, self._select)
+            aliases = [_alias_of(one) for one in self._select.expressions]
+            if self.scope.has(name) or name not in aliases:
+                raise
+            # a table of the same name is a column, too
+            if place is None or name not in aliases[:place] or self._is_inner or self.scope.is_table(name):
+                raise SchemaError(
+                    f"{self.query.subject}: column {column.sql('spark')!r} is in no table of the query, but "
+                    "an alias of its SELECT; write what it stands for, or SELECT … FROM (SELECT …)"
+                ) from None
+            return None
+
+    @cached_property
+    def _tokens(self) -> list[Token]:
+        """The words of the query that stand in no brackets."""
+        depth, found = 0, []
+        for token in tokens_of(self.query.worded.text, self.query.subject):
+            depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
+            if depth == 0:
+                found.append(token)
+            depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
+        return found
+
+    def _start_of(self, place: int) -> int:
+        """Where the name of a table stands."""
+        return int(self._nodes[place].parts[0].meta[START])
+
+    @cached_property
+    def _end_of_from(self) -> Token | None:
+        """The word WHERE, or GROUP, behind the last table; None for the end of the text."""
+        last = self._start_of(len(self._nodes) - 1)
+        words = pairwise(token for token in self._tokens if token.start >= last)
+        return next((token for before, token in words if _begins_clause(before, token)), None)
+
+    @cached_property
+    def _where(self) -> str | None:
+        """The condition of WHERE."""
+        if self._select.args.get("where") is None or (where := self._end_of_from) is None:
+            return None
+        group = self._group_by
+        return self._edited(where.end + 1, len(self.query.worded.text) if group is None else group[0].start)
+
+    @cached_property
+    def _group_by(self) -> tuple[Token, Token] | None:
+        """The words GROUP BY; None for none."""
+        last = self._start_of(len(self._nodes) - 1)
+        words = pairwise(token for token in self._tokens if token.start > last)
+        pairs = (pair for pair in words if tuple(one.text.upper() for one in pair) == ("GROUP", "BY"))
+        return next(pairs, None)
+
+    @cached_property
+    def _spans_of_groups(self) -> list[tuple[exp.Expr, tuple[int, int]]]:
+        """The values of GROUP BY, and where each stands."""
+        if (words := self._group_by) is None:
+            return []
+        commas = [
+            one for one in self._tokens if one.start > words[1].end and one.token_type is TokenType.COMMA
+        ]
+        starts = [words[1].end + 1, *(one.end + 1 for one in commas)]
+        ends = [*(one.start for one in commas), len(self.query.worded.text)]
+        return list(zip(self._select.args["group"].expressions, zip(starts, ends, strict=True), strict=True))
+
+    def _on(self, place: int, scope: Scope) -> str:
+        """The condition of a join."""
+        words = [token for token in self._tokens if token.start >= self._start_of(place)]
+        begin = next(token for before, token in pairwise(words) if _is_word(before, token, "ON"))
+        if place + 1 < len(self._nodes):
+            behind = self._start_of(place + 1)
+            at = max(number for number, token in enumerate(words) if token.start < behind)
+            while (
+                at
+                and words[at - 1].text.upper() in _OF_JOINS
+                and words[at - 2].token_type is not TokenType.DOT
+            ):
+                at -= 1
+            end = words[at].start
+        else:
+            end = len(self.query.worded.text) if self._end_of_from is None else self._end_of_from.start
+        return self._edited(begin.end + 1, end, scope)
+
+    def _edited(self, start: int, end: int, scope: Scope | None = None) -> str:
+        """A part of the text, in which each column says its table, of all tables or of those of a scope."""
+        edits = []
+        for column in self._select.find_all(exp.Column):
+            first = column.parts[0]
+            at = first.meta[START]
+            if not start <= at < end or isinstance(first, exp.Star) or self._all_of(column) is not None:
+                continue
+            named = self._named(column) if scope is None else scope.named(column)
+            if named is None or named.parts > 1:
+                continue
+            if named.column.table is not None:
+                edits.append(Edit(at - start, at - start, f"{quoted(named.column.table)}."))
+                continue
+            is_whole = column.arg_key == "expressions" and column.parent is self._select
+            name = f" AS {quoted(first.name)}" if is_whole and len(column.parts) == 1 else ""
+            edits.append(Edit(at - start, first.meta[END] + 1 - start, f"{named.column.value}{name}"))
+        return Revision(self.query.worded.text[start:end]).edited(edits).text.strip()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the query has a GROUP BY."""
+        return self._select.args.get("group") is not None
+
+    def grouped(self) -> tuple[list[str], list[Item]]:
+        """The values of its GROUP BY, and what it gives of each group."""
+        values = [self._without_alias(place) for place in range(len(self._select.expressions))]
+        groups = [self._group(node, span, values) for node, span in self._spans_of_groups]
+        items = []
+        for item, text in zip(self._select.expressions, values, strict=True):
+            value, name = item.unalias(), item.alias_or_name or item.sql("spark")
+            if is_summed(value):
+                given = text[text.index("(") + 1 : text.rindex(")")].strip()
+                items.append(Item(name, None if given == "*" else given, FUNCTIONS[type(value)]))
+                continue
+            same = next((group for group in groups if _words_of(group) == _words_of(text)), None)
+            if same is None:
+                self.refuse(f"{value.sql('spark')!r}, which is not in GROUP BY,", "name it there")
+            items.append(Item(name, same))
+        if lost := [text for text in groups if text not in {one.value for one in items if not one.function}]:
+            self.refuse(f"a query that leaves out {lost[0]}, by which it groups,", "select it")
+        return groups, items
+
+    def _group(self, node: exp.Expr, span: tuple[int, int], values: Sequence[str]) -> str:
+        """A value of GROUP BY: by itself, by the number of an item, or by its alias."""
+        if isinstance(node, exp.Literal) and not node.is_string:
+            place = int(node.name) - 1
+            if not 0 <= place < len(values):
+                self.refuse(f"GROUP BY {node.name}, of {len(values)} items,", "name what the query groups by")
+            return values[place]
+        aliases = [_alias_of(one) for one in self._select.expressions]
+        name = node.name.lower() if isinstance(node, exp.Column) and len(node.parts) == 1 else None
+        if name is None or self.scope.has(name) or aliases.count(name) != 1:
+            return self._edited(*span)
+        return values[aliases.index(name)]
+
+
+def _conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
+    """The parts of a condition that must all hold."""
+    if condition is None:
+        return
+    inner = condition.unnest()
+    if isinstance(inner, exp.And):
+        yield from _conjuncts(inner.this)
+        yield from _conjuncts(inner.expression)
+    else:
+        yield inner
+
+
+def _is_plain(group: exp.Group | None) -> bool:
+    """Whether there is a GROUP BY of values alone."""
+    if group is None or any(part for name, part in group.args.items() if name != "expressions"):
+        return False
+    return not any(isinstance(one, exp.Cube | exp.Rollup | exp.GroupingSets) for one in group.expressions)
+
+
+def _tree_of(sources: Sequence[Source]) -> Node:
+    """How some tables are joined, each to those before it."""
+    tree = sources[0].tree
+    for source in sources[1:]:
+        match source.kind:
+            case "inner" if isinstance(tree, Inner):
+                where = conjunction(tree.where, source.where)
+                tree = Inner((*tree.children, source.tree), (*tree.on, *source.on), where)
+            case "inner":
+                tree = Inner((tree, source.tree), source.on, source.where)
+            case "right":
+                on = tuple((own, other) for other, own in source.on)
+                tree = Outer("left", source.tree, tree, on, source.where)
+            case kind:
+                tree = Outer(kind, tree, source.tree, source.on, source.where)
+    return tree
+
+
+def _output(column: Listed) -> Output:
+    """A column of a star."""
+    name = "" if column.table is not None else f" AS {quoted(column.name)}"
+    return Output(column.name, f"{column.value}{name}", column.ref)
+
+
+def _alias_of(item: exp.Expr) -> str | None:
+    return item.alias.lower() if isinstance(item, exp.Alias) else None
+
+
+def _name_of(item: exp.Expr) -> str | None:
+    """The name of a column of the result; None where only Spark gives it one."""
+    return str(item.alias_or_name) if isinstance(item, exp.Alias | exp.Column) else None
+
+
+def _place_of(node: exp.Expr, select: exp.Select) -> int | None:
+    """In which item of a SELECT a node stands; None for none."""
+    while (parent := node.parent) is not None and parent is not select:
+        node = parent
+    return node.index if node.arg_key == "expressions" else None
+
+
+_OF_JOINS: Final = frozenset(
+    {"JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "CROSS", "SEMI", "ANTI", "NATURAL"}
+)
+"""Words before the table of a join."""
+
+
+def _is_word(before: Token, token: Token, *words: str) -> bool:
+    """Whether a token is a keyword: after a dot it is a column."""
+    return token.text.upper() in words and before.token_type is not TokenType.DOT
+
+
+def _begins_clause(before: Token, token: Token) -> bool:
+    kinds = (TokenType.WHERE, TokenType.GROUP_BY)
+    return _is_word(before, token, "WHERE", "GROUP") or token.token_type in kinds
+
+
+def _words_of(text: str) -> list[str]:
+    """The words of a value, whatever stands between them."""
+    return [f"{one.token_type} {one.text}" for one in tokens_of(text, "a value")]

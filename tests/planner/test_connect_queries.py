@@ -1,0 +1,209 @@
+"""What a text is planned as over Spark Connect is the same query: Spark is asked both, over the same rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from deltajoin.spec import output_name, present_name
+from deltajoin.tree import null_supplied, visible
+from planner.connect.select import Inputs, Select
+from planner.connect.text import _present, _with_tables
+from tests.deltajoin.core.trees import sql_of
+from upsert.schema import TableSchema
+from upsert.sql.nested import Piece, pieces
+from upsert.sql.query import QueryText
+from upsert.store.table import Table
+
+COLUMNS = ("id", "k", "m", "f")
+SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "m": pa.int64(), "f": pa.float64()})
+QUERIES = (
+    # USING and NATURAL
+    "SELECT * FROM a JOIN b USING (k)",
+    "SELECT a.id, k, b.* FROM a LEFT JOIN b USING (k)",
+    "SELECT *, k + 1 AS q, a.k AS own, b.k FROM a RIGHT JOIN b USING (k)",
+    "SELECT *, k, a.k AS own, b.k AS other FROM a FULL JOIN b USING (k)",
+    "SELECT a.*, b.* FROM a FULL OUTER JOIN b USING (k) WHERE k > 0 OR k IS NULL",
+    "SELECT * FROM a LEFT SEMI JOIN b USING (k)",
+    "SELECT *, k FROM a ANTI JOIN b USING (m, k)",
+    "SELECT *, b.*, a.* FROM a JOIN b USING (m, k)",
+    "SELECT * FROM a NATURAL JOIN b",
+    "SELECT a.*, * FROM a NATURAL LEFT JOIN (SELECT k, id AS other FROM b) b",
+    "SELECT *, a.*, b.*, c.* FROM a JOIN b USING (k) LEFT JOIN c USING (k)",
+    "SELECT *, a.*, b.*, c.* FROM a LEFT JOIN b USING (k, m) RIGHT JOIN c USING (k, m)",
+    "SELECT *, b.*, c.* FROM a RIGHT JOIN b USING (k) FULL JOIN c USING (k)",
+    "SELECT *, b.k FROM a FULL JOIN b USING (k) LEFT JOIN c ON c.k = b.k",
+    "SELECT k FROM (SELECT K AS k, id FROM a) a JOIN b USING (K)",
+    # <=> and other conditions in ON
+    "SELECT a.id, b.id FROM a, b WHERE a.k = b.k AND a.m < 2",
+    "SELECT a.id, b.id, c.f FROM a, b, c WHERE a.k = b.k AND (b.m = c.m AND a.m >= c.m)",
+    "SELECT a.id, c.f FROM a CROSS JOIN c WHERE a.k = c.k AND NOT a.f > 1",
+    "SELECT a.id, c.f FROM a CROSS JOIN c WHERE a.id <=> c.k",
+    "SELECT a.id, b.id, c.id FROM a, b LEFT JOIN c ON b.k = c.k WHERE a.k = b.k",
+    "SELECT a.id FROM a RIGHT JOIN b ON a.k = b.k, c WHERE a.m = c.m",
+    "SELECT a.id, b.id FROM a JOIN b ON a.id <=> b.k",
+    "SELECT a.id, b.id FROM a LEFT JOIN b ON b.id <=> a.k",
+    "SELECT a.id, b.id FROM a JOIN b ON a.k = b.k AND a.m <=> b.m",
+    "SELECT a.id, b.id FROM a LEFT JOIN b ON a.k = b.k AND a.m <=> b.m",
+    "SELECT a.id, b.id FROM a RIGHT JOIN b ON a.k = b.k AND a.m IS NULL",
+    "SELECT a.id, b.id FROM a FULL JOIN b ON a.k = b.k AND (a.m < b.m OR b.f > 0)",
+    "SELECT a.id, b.id FROM a LEFT JOIN b ON (a.k = b.k AND b.m IN (1, 2)) AND b.f BETWEEN 0 AND 1",
+    "SELECT id FROM a LEFT SEMI JOIN b ON a.k = b.k AND a.m <> b.m",
+    "SELECT id FROM a ANTI JOIN b ON a.k = b.k AND b.m > 0 WHERE m > 0",
+    "SELECT a.id, b.id, c.id FROM a JOIN b ON a.k = b.k AND coalesce(a.m, 1) = 1 LEFT JOIN c ON c.k = a.k",
+    "SELECT a.id, b.id, c.id FROM a JOIN b ON a.k = b.k AND a.m > b.m FULL JOIN c ON c.k = a.k",
+    "SELECT a.id, b.id FROM a JOIN b ON pmod(a.k, 2) = 1 AND a.k = b.k WHERE if(b.m > 0, a.m, 0) < 2",
+    (
+        "SELECT a.id, `left` FROM a JOIN (SELECT k AS `left`, m FROM b) b ON a.k = b.left LEFT JOIN c ON c.k "
+        "= a.k"
+    ),
+    # queries as tables
+    (
+        "WITH x AS (SELECT id, k, m + 1 AS n FROM a WHERE m > 0), y AS (SELECT k, -m AS o FROM b) SELECT n, "
+        "o FROM x JOIN y ON x.k = y.k WHERE n > o"
+    ),
+    (
+        "WITH x AS (SELECT * FROM a), y AS (SELECT id AS i, k FROM x WHERE m IS NOT NULL) SELECT x.id, y.* "
+        "FROM x LEFT JOIN y ON x.id = y.k"
+    ),
+    "SELECT a.id, y.n, y.w FROM a LEFT JOIN (SELECT k, coalesce(m, 9) AS n, 'w' AS w FROM b) y ON a.k = y.k",
+    (
+        "SELECT a.id, y.n FROM a LEFT JOIN (SELECT k, coalesce(m, 9) AS n FROM b WHERE m > 0 OR m IS NULL) y "
+        "ON a.k = y.k AND a.m <> y.k"
+    ),
+    "SELECT n, a.* FROM (SELECT k, coalesce(m, 9) AS n FROM b WHERE NOT m = 1) y RIGHT JOIN a USING (k)",
+    (
+        "SELECT n, o FROM (SELECT k, coalesce(m, 9) AS n FROM b) x FULL JOIN (SELECT k, 1 AS o FROM c WHERE "
+        "m > 0) y ON x.k = y.k"
+    ),
+    (
+        "SELECT a.id, y.* FROM a LEFT JOIN (SELECT b.k, coalesce(c.m, 9) AS n, c.f FROM b LEFT JOIN c ON b.k "
+        "= c.k) y ON a.k = y.k"
+    ),
+    (
+        "SELECT a.id, y.* FROM a JOIN (SELECT b.k, c.m + 1 AS n FROM b RIGHT JOIN c ON b.k = c.k WHERE c.m > "
+        "0) y ON a.k = y.k"
+    ),
+    (
+        "SELECT a.id, y.n FROM a JOIN (SELECT b.k, b.m AS n FROM b, c WHERE b.k = c.k AND b.m > c.m) y ON "
+        "a.k = y.k"
+    ),
+    (
+        "SELECT a.id, y.n FROM a LEFT JOIN (SELECT b.k, b.m AS n FROM b, c WHERE b.k = c.k AND b.m > c.m) y "
+        "ON a.k = y.k"
+    ),
+    "SELECT id FROM a LEFT SEMI JOIN (SELECT b.k FROM b JOIN c USING (k) WHERE c.f > 0) y ON a.k = y.k",
+    (
+        "SELECT id FROM a LEFT ANTI JOIN (SELECT k FROM (SELECT k, m FROM b WHERE m > 0) z WHERE m < 2) y "
+        "USING (k)"
+    ),
+    (
+        "SELECT o.id, i.id FROM (SELECT * FROM a WHERE m > 0) o, (SELECT * FROM a) i WHERE o.k = i.k AND "
+        "o.id < i.id"
+    ),
+    (
+        "SELECT x.n, y.n FROM (SELECT a.k, b.m + 1 AS n FROM a LEFT JOIN b ON a.k = b.k) x LEFT JOIN (SELECT "
+        "a.k, a.m IS NULL AS n FROM a FULL JOIN b ON a.k = b.k WHERE a.id >= 0) y ON x.k = y.k"
+    ),
+    "SELECT x.* FROM (SELECT b.*, c.f + 1 AS g FROM b JOIN c ON b.k = c.k) x JOIN a b ON b.k = x.k",
+    (
+        "SELECT x.q, x.k FROM (SELECT k, y.n + 1 AS q FROM (SELECT k, coalesce(m, 5) AS n FROM b) y) x RIGHT "
+        "JOIN a ON x.k = a.k"
+    ),
+    # names of its own
+    "SELECT a.id + 1 AS x, x * 2 AS y, y - x FROM a JOIN b ON a.k = b.k",
+    "SELECT /*+ BROADCAST(b) */ a.id FROM a JOIN b ON a.k = b.k",
+    "SELECT a.m AS id, a.id AS m, a.id + 1 AS q FROM a JOIN b ON a.k = b.k",
+)
+
+
+def random_rows(random: Random) -> list[tuple[Any, ...]]:
+    values = (None, 0, 1, 2)
+    rows = ((random.choice(values), random.choice(values), random.choice((None, 0.5, 1.5))) for _ in range(6))
+    return [(number, *row) for number, row in enumerate(rows) if random.random() < 0.8]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Empty tables, whose definitions the planner reads."""
+    folder = tmp_path_factory.mktemp("queries")
+    schema = TableSchema.of(dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), primary_key=["id"])
+    made = {}
+    for name in "abc":
+        made[name] = str(folder / name)
+        Table.create(made[name], schema)
+    return made
+
+
+def stream_of(path: str) -> Any:
+    """The changes of a table, as a message to a server says it."""
+    proto = pytest.importorskip("pyspark.sql.connect.proto")
+    read = proto.Relation()
+    read.read.data_source.format = "upsert-table"
+    read.read.data_source.paths.append(path)
+    plan = SimpleNamespace(to_proto=lambda _: SimpleNamespace(root=read))
+    session = SimpleNamespace(client=None)
+    return SimpleNamespace(
+        columns=[*COLUMNS, "_row_kind"], isStreaming=True, _plan=plan, sparkSession=session
+    )
+
+
+def select_of(query: str, folders: Mapping[str, str]) -> Select:
+    parsed = QueryText.of(query)
+    tables = {one.position: (one, stream_of(folders[one.name])) for one in parsed.references}
+
+    def rows(parts: Sequence[Piece]) -> DataFrame:
+        raise AssertionError(parts)
+
+    (piece,) = pieces(parsed)
+    return Select(piece, Inputs(tables, rows))
+
+
+def joined(spark: SparkSession, select: Select) -> DataFrame:
+    """The rows of the tree of a SELECT, as the source of a join gives them."""
+    for leaf in select.leaves:
+        name = str(leaf.path).rsplit("/", 1)[-1]
+        spark.table(name).createOrReplaceTempView(f"t{leaf.number}")
+    tree = select.tree
+    columns = [output_name(number, name) for number in sorted(visible(tree)) for name in COLUMNS]
+    flags = [f"coalesce(p{number}, false) AS {present_name(number)}" for number in _present(select)]
+    assert null_supplied(tree).issuperset(_present(select))
+    return spark.sql(f"SELECT {', '.join([*columns, *flags])} FROM ({sql_of(tree)})")
+
+
+def content(df: DataFrame) -> tuple[list[str], list[str]]:
+    return df.columns, sorted(map(repr, map(tuple, df.collect())))
+
+
+def views(spark: SparkSession, random: Random) -> None:
+    for name in "abc":
+        rows = pa.Table.from_pylist(
+            [dict(zip(COLUMNS, row, strict=True)) for row in random_rows(random)], SCHEMA
+        )
+        spark.createDataFrame(rows).createOrReplaceTempView(name)
+
+
+def differing(spark: SparkSession, folders: Mapping[str, str], queries: Iterable[str]) -> list[Any]:
+    found = []
+    for query in queries:
+        select = select_of(query, folders)
+        planned = _with_tables(joined(spark, select), select, [])
+        for condition in select.filters:
+            planned = planned.where(condition)
+        planned = planned.selectExpr(*(one.text for one in select.outputs))
+        if (got := content(planned)) != (wanted := content(spark.sql(query))):
+            found.append((query, wanted, got))
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_text_is_planned_as_the_same_query(
+    query: str, spark: SparkSession, folders: Mapping[str, str]
+) -> None:
+    views(spark, Random(query))
+    assert differing(spark, folders, [query]) == []

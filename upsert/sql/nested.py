@@ -1,0 +1,126 @@
+"""A query in pieces: those that WITH names, and those in brackets in FROM, each a text of its own (pure).
+
+What is left is a query of tables alone, some of which are names of pieces. Each piece stands in its text
+where the user has written it, so places in messages stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from upsert.sql.dialect import tokens_of
+from upsert.sql.query import QueryText
+from upsert.sql.tokens import blanked, white
+from upsert.types import quoted
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A query of tables alone.
+
+    Attributes:
+        query: its text.
+        seen: the queries that it may name as tables, by their names in lower case, in pieces in their turn.
+    """
+
+    query: QueryText
+    seen: Mapping[str, tuple[Piece, ...]]
+
+
+def pieces(query: QueryText, seen: Mapping[str, tuple[Piece, ...]] | None = None) -> tuple[Piece, ...]:
+    """The queries with UNION ALL between them that a query is, each without WITH and queries in its FROM.
+
+    A form that is not known stays in the text: WITH RECURSIVE, and lists of columns behind a name of WITH.
+
+    >>> (piece,) = pieces(QueryText.of("WITH a AS (SELECT x FROM t) SELECT * FROM a, (SELECT y FROM a) b"))
+    >>> piece.query.text
+    'SELECT * FROM a, `query 1`          b'
+    >>> [(name, one.query.text) for name, (one,) in piece.seen.items()]
+    [('a', 'SELECT x FROM t'), ('query 1', 'SELECT y FROM a')]
+    """
+    known = dict(seen or {})
+    if query.edits or query.is_piped:
+        return (Piece(query, known),)
+    tokens = [token for token, depth in _with_depths(query) if depth == 0]
+    if tokens and tokens[0].token_type is TokenType.WITH and _has_plain_names(query.tree):
+        for name, start, end in _named(tokens):
+            known[name.lower()] = pieces(replace(query, start=start, end=end), known)
+        query = replace(query, start=_end_of_with(tokens))
+    return tuple(_without_brackets(one, known) for one in query.united)
+
+
+def _has_plain_names(tree: exp.Expr) -> bool:
+    with_ = tree.args.get("with_")
+    return (
+        with_ is not None
+        and not with_.recursive
+        and not any(one.alias_column_names for one in with_.expressions)
+    )
+
+
+_OPENING: Final = (TokenType.L_PAREN, TokenType.L_BRACKET)
+_CLOSING: Final = (TokenType.R_PAREN, TokenType.R_BRACKET)
+
+
+def _with_depths(query: QueryText) -> Iterator[tuple[Token, int]]:
+    """The words of a query, each with the number of brackets around it, but its own."""
+    depth = 0
+    for token in tokens_of(blanked(query.statement, query.start, query.end), query.subject):
+        depth -= token.token_type in _CLOSING
+        yield token, depth
+        depth += token.token_type in _OPENING
+
+
+def _named(tokens: list[Token]) -> Iterator[tuple[str, int, int]]:
+    """The name of each query of WITH, and where it stands, by the words outside of brackets."""
+    at = 1
+    while True:  # name AS ( ) and a comma, or the query itself
+        yield tokens[at].text, tokens[at + 2].end + 1, tokens[at + 3].start
+        if tokens[at + 4].token_type is not TokenType.COMMA:
+            return
+        at += 5
+
+
+def _end_of_with(tokens: list[Token]) -> int:
+    (*_, (_, _, end)) = _named(tokens)
+    return end + 1
+
+
+def _without_brackets(query: QueryText, seen: Mapping[str, tuple[Piece, ...]]) -> Piece:
+    """A query with names in place of the queries in its FROM."""
+    known, statement = dict(seen), query.statement
+    names = (name for number in count(1) if (name := f"query {number}") not in query.statement)
+    for start, end in _in_from(query):
+        name = next(names)
+        written = quoted(name)
+        if len(written) > end - start:
+            continue  # it is none: brackets around a name
+        known[name] = pieces(replace(query, start=start + 1, end=end - 1), seen)
+        rest = white(query.statement[start + len(written) : end])
+        statement = f"{statement[:start]}{written}{rest}{statement[end:]}"
+    return Piece(replace(query, statement=statement), known)
+
+
+def _in_from(query: QueryText) -> Iterator[tuple[int, int]]:
+    """From where to where each query in brackets stands that is a table of a query."""
+    if not isinstance(query.tree, exp.Select) or query.tree.args.get("from_") is None:
+        return
+    tables = [query.tree.args["from_"].this, *(join.this for join in query.tree.args.get("joins") or ())]
+    found = [node for node in tables if isinstance(node, exp.Subquery)]
+    if not all(isinstance(node.this, exp.Select | exp.SetOperation) for node in found):
+        return  # a join in brackets
+    words = [token for token, depth in _with_depths(query) if depth == 0]
+    kinds = [token.token_type for token in words]
+    pairs = enumerate(pairwise(kinds))  # after a dot it is a column
+    found_at = (at for at, (before, kind) in pairs if kind is TokenType.FROM and before is not TokenType.DOT)
+    for at in range(next(found_at, len(words)) + 2, len(words)):
+        opens = kinds[at - 1] in (TokenType.FROM, TokenType.JOIN, TokenType.COMMA)
+        if opens and kinds[at] is TokenType.L_PAREN and found:
+            yield words[at].start, words[at + 1].end + 1
+            found.pop()
