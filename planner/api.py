@@ -10,6 +10,7 @@ from typing import Any, assert_never, overload
 
 from pyspark.sql import DataFrame
 
+from planner.connect.explained import explained_over_connect
 from planner.connect.relations import carried
 from planner.connect.text import planned
 from planner.explanation import Explanation, explanation_of, sink_report
@@ -136,8 +137,10 @@ def optimize(
     DataFrame[id: int, price: double, _row_kind: string]
     """
     match request:
-        case OfText(query, references, tables):
-            return planned(df, query, references, tables, options)
+        case OfText(query, references, tables, told):
+            return planned(df, query, references, tables, options, told)
+        case Explained(mode, told) if told:
+            return explained_over_connect(df, told, sink_key, mode)
         case Explained(mode):
             return explain(df, sink_key=sink_key, sink_rule=sink_rule, sink_materialize=mode, **options)
         case Unnested(streams):

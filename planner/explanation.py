@@ -6,7 +6,7 @@ whatever a query or a table is called is text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from textwrap import indent
@@ -75,9 +75,8 @@ def aggregate_reports(trace: Trace) -> Iterator[AggregateReport]:
     for step in trace.steps:
         if step.rule != replace_aggregate.__name__ or not isinstance(node := step.node, Aggregate):
             continue
-        functions = ", ".join(map(without_ids, aggregations(node.outputs))) or "DISTINCT"
-        groups = ", ".join(without_ids(group.value) for group in node.groups)
-        name = f"aggregate {functions} by ({groups}) over the changes of {sources(node)}"
+        groups = [without_ids(group.value) for group in node.groups]
+        name = aggregate_name([*map(without_ids, aggregations(node.outputs))], groups, sources(node))
         match step.result:
             case Refused(reason, remedy):
                 yield AggregateReport(name, "refused", reason, remedy)
@@ -92,6 +91,15 @@ def aggregate_reports(trace: Trace) -> Iterator[AggregateReport]:
                 yield AggregateReport(name, "signed sums", notes=tuple(_notes(node)))
 
 
+def aggregate_name(functions: Sequence[str], groups: Sequence[str], of: str) -> str:
+    """An aggregate in words.
+
+    >>> aggregate_name(["Count(1)"], ["k"], "'orders'")
+    "aggregate Count(1) by (k) over the changes of 'orders'"
+    """
+    return f"aggregate {', '.join(functions) or 'DISTINCT'} by ({', '.join(groups)}) over the changes of {of}"
+
+
 def _key_columns(node: Aggregate) -> Iterator[str]:
     """What the result calls its groups; a window of time, which no table can have as key, by its two ends."""
     for group in node.groups:
@@ -102,14 +110,18 @@ def _key_columns(node: Aggregate) -> Iterator[str]:
             yield next(named, without_ids(group.value))
 
 
-def _notes(node: Aggregate) -> Iterator[str]:
-    groups = ", ".join(_key_columns(node))
-    key = f"the PRIMARY KEY ({groups})" if node.groups else "a PRIMARY KEY of a constant column"
+def key_notes(groups: Sequence[str]) -> Iterator[str]:
+    """How sums of signs are written, and what is kept of them, by the names of the groups' columns."""
+    key = f"the PRIMARY KEY ({', '.join(groups)})" if groups else "a PRIMARY KEY of a constant column"
     yield f"written with catalog.write_changes into a table with {key}, in output mode update"
-    if node.groups:
+    if groups:
         yield "Spark's state has one row for each group, also for those that are gone"
     else:
         yield "the one row stays when no row is left, with counts of 0"
+
+
+def _notes(node: Aggregate) -> Iterator[str]:
+    yield from key_notes([*_key_columns(node)])
     if any(isinstance(below, Watermark) for below in walk(node.child)):
         yield "the watermark is left out: changes that come late count, and no group is ever forgotten"
     functions = aggregations(node.outputs)
@@ -231,6 +243,16 @@ def sink_report(before: Plan, after: Plan, key: tuple[str, ...], mode: str) -> S
     keys = unique_keys(before)
     upserts = None if group_keys(after) is None else upsert_key(after)
     changes = Changes(reads_changes(before), keys if reads_changes(before) else None, upserts)
+    return report_of_sink(changes, key, mode, keys)
+
+
+def report_of_sink(
+    changes: Changes, key: tuple[str, ...], mode: str, keys: UniqueKeys | None = None
+) -> SinkReport:
+    """What becomes of rows in a table with this key; ``keys`` are theirs, where they are no changes."""
+    if keys is None:
+        upserts = None if changes.upserts is None else UniqueKeys((changes.upserts.keys,))
+        keys = upserts or changes.keys or UniqueKeys()
     try:
         choice = choose(Sink("sink", key, mode), changes)
     except ConfigurationError as cause:

@@ -265,7 +265,7 @@ def join_reports(trace: Trace, settings: Settings, *, is_materialized: bool = Fa
                     continue
                 told.add(id(part))
             if isinstance(part, DeltaJoin):
-                yield _delta_join(name, part, trace.after, settings, fixed)
+                yield of_delta_join(name, part, trace.after, settings, fixed)
             elif (report := _replaced(name, part, trace.after)) is not None:
                 yield report
     yield from _of_joins_left(trace, handled)
@@ -275,11 +275,11 @@ def _replaced(name: str, part: Plan, after: Plan) -> JoinReport | None:
     """The report of a join that became this part of a plan; None if the part is not what computes it."""
     match part:
         case Enriched(rows=TableRows()):
-            return JoinReport(name, "lookup", hints=(_ENRICHED,))
+            return found_by_rows(name)
         case Enriched(rows=VersionRows()):
-            return JoinReport(name, "temporal", hints=(_VERSIONS,), state=_WAITING)
+            return found_by_rows(name, is_of_times=True)
         case Enriched(rows=LookupRows(table)):
-            return JoinReport(name, "lookup", hints=(_LOOKED_UP.format(table.name, table.connector),))
+            return found_by_rows(name, (table.name, table.connector))
         case EnrichedUpserts(rows=LookupRows(table), key=key):
             names = ", ".join(column.name for column in key)
             hint = _LOOKED_UP_FOR_CHANGES.format(table.name, table.connector, names)
@@ -290,6 +290,21 @@ def _replaced(name: str, part: Plan, after: Plan) -> JoinReport | None:
         case Changelog(origin=LookupJoined() as joined):
             return _lookup_join(name, joined, _whole(joined, after))
     return None
+
+
+def found_by_rows(
+    name: str, table: tuple[str, str] | None = None, *, is_of_times: bool = False
+) -> JoinReport:
+    """The report of a join of rows with those that each of them finds.
+
+    Args:
+        name: the join.
+        table: the name and the connector of a table that is only looked up; None for a managed table.
+        is_of_times: whether they find versions as of their times.
+    """
+    if is_of_times:
+        return JoinReport(name, "temporal", hints=(_VERSIONS,), state=_WAITING)
+    return JoinReport(name, "lookup", hints=(_ENRICHED if table is None else _LOOKED_UP.format(*table),))
 
 
 def _of_joins_left(trace: Trace, handled: Collection[str]) -> Iterator[JoinReport]:
@@ -337,8 +352,10 @@ def _why_one_form(plan: Plan, is_materialized: bool) -> str | None:
     return None
 
 
-def _delta_join(name: str, join: DeltaJoin, after: Plan, settings: Settings, fixed: str | None) -> JoinReport:
-    """The report of a delta join, as later rules have left it."""
+def of_delta_join(
+    name: str, join: DeltaJoin, after: Plan, settings: Settings, fixed: str | None
+) -> JoinReport:
+    """The report of a delta join, as later rules have left it; ``fixed`` is why its form is not chosen."""
     final = {node.row_kind: node for node in walk(after) if isinstance(node, DeltaJoin)}
     made = final.get(join.row_kind, join)
     hidden = blurred(after) if made in final.values() else ()

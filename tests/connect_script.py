@@ -140,6 +140,34 @@ def first_join() -> Any:
     return rows("sales"), rows("big")
 
 
+def by_chance() -> str:
+    """The name of a function of the session that is not deterministic."""
+    spark.udf.register("chosen", F.udf(lambda number: number, "bigint").asNondeterministic())
+    return "chosen"
+
+
+@step
+def explained() -> Any:
+    """What EXPLAIN says of streams: of one with a join and a sum, of refused ones, and of one with a sink."""
+    catalog.options["execution.runtime-mode"] = "streaming"
+    sql("CREATE TABLE sums (name STRING, n BIGINT, PRIMARY KEY (name) NOT ENFORCED)")
+    try:
+        return [
+            str(sql(f"EXPLAIN {text}"))
+            for text in (
+                """INSERT INTO sums SELECT upper(name) AS u, count(*) FROM orders
+                   JOIN products USING (product_id) GROUP BY u""",
+                """INSERT INTO kinds SELECT o.id, s.name FROM orders o
+                   LEFT JOIN sales s ON o.amount = s.amount""",
+                "INSERT INTO kinds SELECT id, max(amount) FROM orders GROUP BY id",
+                f"INSERT INTO kinds SELECT {by_chance()}(id), 'x' FROM orders",
+                JOIN,
+            )
+        ]
+    finally:
+        catalog.options["execution.runtime-mode"] = "batch"
+
+
 @step
 def second_stream() -> Any:
     """What is said of a second stream with the checkpoint of one that runs, and whether that still runs."""
@@ -441,12 +469,6 @@ def viewed_rows(df: Any) -> Any:
     """A DataFrame by the name of a temporary view."""
     df.createOrReplaceTempView("rows_of_it")
     return spark.table("rows_of_it")
-
-
-def by_chance() -> str:
-    """The name of a function of the session that is not deterministic."""
-    spark.udf.register("chosen", F.udf(lambda number: number, "bigint").asNondeterministic())
-    return "chosen"
 
 
 def shadowed() -> str:

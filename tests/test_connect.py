@@ -95,6 +95,46 @@ def test_a_join_in_sql_continues_with_the_changes_of_both_tables(found: dict[str
     assert found["next_join"] == [{"id": 3, "name": "MILK", "amount": 18.0}]
 
 
+def test_explain_says_of_a_stream_what_a_classic_session_says(found: dict[str, Any]) -> None:
+    joined, lacking, maximum, chance, kept = (text.splitlines() for text in found["explained"])
+    assert joined[:4] == [
+        "inner join of orders with products on (orders.product_id = products.product_id)",
+        "  form: delta join (fused)",
+        "  consistency: snapshot: lookups read the versions that the micro-batch moves between",
+        "  tree: inner(t0, t1: t0.product_id = t1.product_id)",
+    ]
+    assert "    look up t1 products by (product_id) with PRIMARY KEY, ~1 rows a key" in joined
+    at = joined.index(
+        "aggregate Count(1) by (upper(`products`.name)) over the changes of 'orders', 'products'"
+    )
+    assert joined[at + 1] == "  form: signed sums"
+    assert joined[at + 4 : at + 7] == [
+        "sink with PRIMARY KEY (name)",
+        "  form: as it is",
+        "  the query's rows are told apart by (u)",
+    ]
+    assert joined[at + 8 : at + 11] == [
+        "plan:",
+        joined[at + 9],
+        "    inner(t0, t1: t0.product_id = t1.product_id)",
+    ]
+    assert lacking == [
+        "left outer join of o with s on (o.amount = s.amount)",
+        "  form: refused",
+        "  because no index of 'sales' lies within its join columns (amount)",
+        "  remedy: ALTER TABLE sales ADD INDEX (amount)",
+        "  because no index of 'orders' lies within its join columns (amount)",
+        "  remedy: ALTER TABLE orders ADD INDEX (amount)",
+        "the plan is left as it is",
+    ]
+    assert maximum[1] == "refused: INSERT INTO kinds: over Spark Connect 'MAX(amount)' cannot be planned"
+    assert (
+        "refused: chosen(`orders`.id) may give another value for the deletion of a row than for" in chance[-3]
+    )
+    at = kept.index("sink with PRIMARY KEY (id)")
+    assert kept[at + 1 : at + 3] == ["  form: as it is", "  the query's rows are told apart by (id)"]
+
+
 def test_a_second_stream_into_a_table_does_not_end_the_first(found: dict[str, Any]) -> None:
     """The server would stop the first one, and give its checkpoint to the second."""
     told, is_running = found["second_stream"]

@@ -114,3 +114,12 @@ class FoundJoin:
             select=self.columns,
             has_deletes=mark["has-deletes"],
         )
+
+
+def looked_up_in(table: DataFrame) -> tuple[str, str] | None:
+    """The name and the connector of a table that is only looked up; None for any other."""
+    read = relation(table).read.data_source
+    if read.format != LOOKUP_FORMAT:
+        return None
+    found = looked_up(dict(read.options))
+    return found.name, found.connector

@@ -181,7 +181,8 @@ class Select:
         for node in nodes:
             self._check_table(node)
         self._kinds = ["", *map(self._kind, joins)]
-        references = self.query.references
+        given = inputs.tables  # with the times that rows have
+        references = [given.get(one.position, (one, None))[0] for one in self.query.references]
         times = [one.as_of for one in references[1:] if one.as_of is not None and one.as_of.kind in _FOUND]
         self._is_joined = is_joined or (len(nodes) > 1 and not times)
         number = first
@@ -288,6 +289,8 @@ class Select:
         inner = Select(parts[0], self._inputs, number, is_joined=True, comes_out=comes_out)
         if inner.is_counted:
             self.refuse(f"{what} with GROUP BY,", "write its groups into a table first")
+        if inner.has_lookups:
+            self.refuse(f"{what} with FOR SYSTEM_TIME AS OF,", "write its rows into a table first")
         columns: dict[str, Ref | None] = {}
         for one in inner.outputs:
             if one.name is None or one.name.lower() in map(str.lower, columns):
@@ -322,7 +325,7 @@ class Select:
                     f"{join.sql('spark')!r} before a RIGHT or FULL JOIN", "write its condition into ON"
                 )
             self._pending.append((place, join, padded))
-        elif not pairs:
+        elif not pairs or (others and source.as_of is not None and kind != "inner"):
             self._refuse_on(join)
         elif others and kind == "inner" and self._comes_out and not self._pads_later(place):
             self.filters.append(self._on(place, both))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from operator import or_
 from typing import Any, NoReturn
 
@@ -16,7 +16,8 @@ import deltajoin
 from deltajoin.expressions import Ref
 from deltajoin.spec import DeltaJoinSpec, JoinedTable, output_name, present_name
 from deltajoin.tree import visible
-from planner.connect.lookups import FoundJoin
+from planner.connect.explained import Told, planned_join
+from planner.connect.lookups import FoundJoin, looked_up_in
 from planner.connect.select import COUNTED, Inputs, Select, Source
 from planner.connect.sums import summed
 from planner.refusals import PlanError, Refused
@@ -37,6 +38,7 @@ def planned(
     references: Sequence[Reference],
     tables: Sequence[DataFrame | None],
     options: Mapping[str, Any],
+    told: list[Any] | None = None,
 ) -> DataFrame:
     """The changes of a query, by its text: of one table row by row, or of a delta join of several.
 
@@ -53,6 +55,7 @@ def planned(
         references: the tables that it names.
         tables: the stream of each; None for one of Spark's.
         options: of `optimize`.
+        told: gets the `Explanation`, also of a query that is refused.
 
     Raises:
         PlanError: the query is not ``SELECT … FROM … JOIN … ON … WHERE …`` over such tables.
@@ -60,7 +63,16 @@ def planned(
     """
     by_place = {one.position: (one, table) for one, table in zip(references, tables, strict=True)}
     settings = Settings.of_query(options, df.sparkSession.conf.getAll)
-    return _Queries(df, by_place, settings).rows(pieces(query))
+    queries = _Queries(df, by_place, settings)
+    try:
+        rows = queries.rows(pieces(query))
+    except PlanError as cause:
+        if told is not None:
+            told.append(queries.told.explanation(cause.refusals))
+        raise
+    if told is not None:
+        told.append(queries.told.explanation())
+    return rows
 
 
 @dataclass(frozen=True)
@@ -71,17 +83,19 @@ class _Queries:
         like: any of its streams.
         tables: those that it names, by their places.
         settings: of the whole query.
+        told: what is decided.
     """
 
     like: DataFrame
     tables: Mapping[str, tuple[Reference, DataFrame | None]]
     settings: Settings
+    told: Told = field(default_factory=Told)
 
     def rows(self, parts: Sequence[Piece]) -> DataFrame:
         """Those of some queries with UNION ALL between them."""
         inputs = Inputs(self.tables, self.rows)
         selects = [Select(part, inputs) for part in parts]
-        found = [_Rows(select, self.like, self.settings).planned for select in selects]
+        found = [_Rows(select, self.like, self.settings, self.told).planned for select in selects]
         return found[0] if len(found) == 1 else _united(found, parts[0].query.subject)
 
 
@@ -119,6 +133,7 @@ class _Rows:
     select: Select
     like: DataFrame
     settings: Settings
+    told: Told
 
     @property
     def planned(self) -> DataFrame:
@@ -153,12 +168,18 @@ class _Rows:
             return only.rows.select(columns, *kinds)
         if self.select.has_lookups:
             return self._with_found()
+        try:
+            join = planned_join(spec := self.spec)
+        except PlanError as cause:
+            self.told.refused(self.select, cause.refusals)
+            raise
+        self.told.join(self.select, join, self.settings, spec.shards)
         rows = deltajoin.read_join(
-            self.like.sparkSession, self.spec, self.settings.physical, first_load=self.settings.first_load
+            self.like.sparkSession, spec, self.settings.physical, first_load=self.settings.first_load
         )
         return _with_tables(rows, self.select, [ROW_KIND_COLUMN])
 
-    @cached_property
+    @property
     def spec(self) -> DeltaJoinSpec:
         """The join of the tables."""
         refuse = self.select.refuse
@@ -200,6 +221,7 @@ class _Rows:
                 None if one.as_of not in of_times else self._time(first, one.as_of.value),
             )
             rows = join.of(rows, one.rows, self.settings)
+            self.told.lookup(first, one, looked_up_in(one.rows))
             names += [output_name(one.number, name) for name in one.columns]
             rows = rows.toDF(*names)
         return rows.select(*map(_as_column, self.select.sources))
@@ -215,7 +237,9 @@ class _Rows:
         """The upserts of the groups of some changes."""
         if ROW_KIND_COLUMN not in source.columns or self._gives_upserts:
             self.select.refuse("a query with GROUP over what is no stream of whole changes", COUNTED)
-        found = summed(source, *self.select.grouped())
+        groups, items = self.select.grouped()
+        self.told.aggregate(self.select, items)
+        found = summed(source, groups, items)
         if isinstance(found, str):
             self.select.refuse(f"a sum of {found.upper()}", COUNTED)
         return found

@@ -16,12 +16,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
-from deltajoin.filters import normalized
 from deltajoin.latest.api import LOOKUP_SIDE_MARK, side_of_mark
 from deltajoin.latest.operator import WHOLE_MARK
 from deltajoin.lookup.protocol import name_of
 from deltajoin.spark.consolidate import CONSOLIDATED_MARK
 from deltajoin.spark.source import FORMAT as JOIN_FORMAT
+from planner.managed_tables import managed_table
 from planner.plan.expressions import (
     SUBQUERY,
     TIMES,
@@ -329,32 +329,9 @@ class _Reader:
         return self.tables[path]
 
     def table(self, options: ReadOptions) -> ManagedTable:
-        path = options.path
-        table = self.opened(path)
-        where = options.where_of(table.schema)
-        parse_where(where, table.schema)
-        snapshot = table.snapshot()
-        latest = snapshot.info
-        return ManagedTable(
-            table.name,
-            path,
-            table.schema,
-            table.options.bucket,
-            table.options.bucket_key or table.schema.primary_key,
-            options.scan_mode,
-            options.max_rows,
-            options.task_memory,
-            changed_rows=latest.delta_rows if latest.changes_rows else None,
-            rows=snapshot.row_count,
-            rows_per_key={
-                index.label: snapshot.rows_per_key(index.columns) for index in table.layout.indexes
-            },
-            consumer_id=options.consumer_id,
-            lease_ms=options.lease_ms,
-            changing=frozenset(options.metadata),
-            where=normalized(where),
-            asked=options.asked - ({"scan.source"} if options.source == "files" else set()),
-        )
+        table = self.opened(options.path)
+        parse_where(options.where_of(table.schema), table.schema)
+        return managed_table(table, options)
 
     def output(self, node: JavaObject) -> tuple[Column, ...]:
         return tuple(map(self.column, self.catalyst.output(node)))

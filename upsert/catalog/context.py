@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -65,11 +66,13 @@ class OfText:
         query: the text.
         references: the tables that it names, in its order, each with the state that is asked for.
         tables: the stream of each; None for one of Spark's.
+        told: gets what is decided, an explanation, also of a query that is refused; None: nobody asks.
     """
 
     query: QueryText
     references: Sequence[Reference]
     tables: Sequence[DataFrame | None]
+    told: list[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,11 @@ class Explained:
 
     Attributes:
         sink_materialize: the sink's option.
+        told: what was decided of the texts of the query, over Spark Connect.
     """
 
     sink_materialize: str
+    told: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,7 @@ class Context:
         temporary_views: the plain views of this session, by catalog, database and name.
         exposed_to: the sessions whose own SQL has the tables.
         recorders: what records the queries of a session in a warehouse, by the session and that folder.
+        told: gets what is decided of queries that are planned by their text; None: nobody asks.
     """
 
     def __init__(
@@ -135,6 +141,7 @@ class Context:
         self.exposed_to: WeakSet[SparkSession] = WeakSet()
         self.recorders: dict[tuple[SparkSession, str], QueryRecorder] = {}
         self._optimize = optimize
+        self.told: list[Any] | None = None
 
     @property
     def databases(self) -> Databases:
@@ -277,6 +284,12 @@ class Context:
         """How views are refreshed: by what has changed, where ``optimize`` takes requests."""
         return (lambda df, shape: self.asked(df, Refreshed(shape))) if self.takes_requests else None
 
+    def telling(self, told: list[Any]) -> Context:
+        """The same, whose queries that are planned by their text say there what is decided."""
+        found = copy(self)
+        found.told = told
+        return found
+
     @property
     def in_arrow(self) -> ReadForArrow | None:
         """What finds out which expressions of a stream Arrow computes, where ``optimize`` takes requests."""
@@ -284,16 +297,19 @@ class Context:
             return None
         return lambda df, plan, source: self.asked(df, RowsInArrow(plan, source))
 
-    def explained(self, df: DataFrame, sink: Sink | None) -> Any:
-        """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values."""
+    def explained(self, df: DataFrame, sink: Sink | None, told: Sequence[Any] = ()) -> Any:
+        """How a streaming query is executed: its ``str`` is for people, ``to_json()`` the same as values.
+
+        ``told`` is what was decided of its texts, over Spark Connect, where they are its plan.
+        """
         if not self.takes_requests:
             raise ConfigurationError(
                 "EXPLAIN: a streaming query needs a catalog that plans delta joins; make it as "
                 "Catalog(warehouse, optimize=planner.optimize)"
             )
         if sink is None:
-            return self.asked(df, Explained("auto"))
-        return self.asked(df, Explained(sink.mode), sink_key=sink.key, sink_rule=sink.rule)
+            return self.asked(df, Explained("auto", told))
+        return self.asked(df, Explained(sink.mode, told), sink_key=sink.key, sink_rule=sink.rule)
 
     def _optimize_with(self, parameter: str) -> Callable[..., Any] | None:
         """``optimize``, if it has such a parameter."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from upsert.catalog.results import PlanText, Rows
 from upsert.catalog.run import merge
 from upsert.catalog.run.definitions import managed
-from upsert.catalog.run.insert import Target, by_position, with_own_names
+from upsert.catalog.run.insert import Target, by_position, is_planned_by_text, with_own_names
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.scans import as_read_by, columns_for, zone
@@ -55,11 +55,16 @@ def _explained(
     context: Context, session: SparkSession, statement: _Explained
 ) -> tuple[list[str], frozenset[int], dict[str, Any]]:
     """How one statement is executed: lines, those of them that are warnings, and the same as JSON values."""
-    df, sink = _planned(context, session, statement)
+    decided: list[Any] = []  # of queries that are planned by their text
+    try:
+        df, sink = _planned(context.telling(decided), session, statement)
+    except UpsertError:
+        if not (decided and decided[-1].refusals):
+            raise
+        return _in_lines(decided[-1])
     if df.isStreaming:
-        found = context.explained(df, sink)
-        return str(found).splitlines(), found.warned, found.to_json()
-    plan = _physical_plan(session, df).splitlines()
+        return _in_lines(context.explained(df, sink, decided))
+    physical = _physical_plan(session, df).splitlines()
     query = statement.rows if isinstance(statement, s.Merge) else statement.query
     references = as_read_by(session, query, query.references)
     reads = [told for one in references if (told := _read_of(context, session, one)) is not None]
@@ -68,7 +73,11 @@ def _explained(
         f"{', skips files without ' + one['where'] if one['where'] else ''}"
         for one in reads
     ]
-    return [*lines, *plan], frozenset(), {"reads": reads, "plan": plan}
+    return [*lines, *physical], frozenset(), {"reads": reads, "plan": physical}
+
+
+def _in_lines(found: Any) -> tuple[list[str], frozenset[int], dict[str, Any]]:
+    return str(found).splitlines(), found.warned, found.to_json()
 
 
 def _read_of(context: Context, session: SparkSession, reference: Reference) -> dict[str, Any] | None:
@@ -96,7 +105,8 @@ def _planned(context: Context, session: SparkSession, statement: _Explained) -> 
         case s.Insert():
             statement = with_own_names(context, by_position(context, statement, session), session)
             target = Target.of(context, statement)
-            df = target.fitted(frame(context, session, target.query(statement), is_streaming=is_streaming))
+            found = frame(context, session, target.query(statement), is_streaming=is_streaming)
+            df = target.fitted(found, keeps_kinds=is_planned_by_text(context, session, found))
             return df, target.sink if is_streaming else None
         case s.Merge():
             return merge.planned(context, statement, session), None

@@ -85,12 +85,8 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
             "SET 'execution.runtime-mode' = 'batch'"
         )
     session = needed(spark, what, context.options.forwarded())
-    # over Connect a stream is planned by its text, at once, and nothing finds its kinds again
-    is_planned = is_streaming and is_connect(session) and context.takes_requests
     found = frame(context, session, target.query(statement), is_streaming=is_streaming)
-    rows = target.fitted(
-        found, keeps_kinds=is_planned and found.isStreaming and ROW_KIND_COLUMN in found.columns
-    )
+    rows = target.fitted(found, keeps_kinds=is_planned_by_text(context, session, found))
     if rows.isStreaming:
         check_stable(context, statement.query, target.key, what)
         return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))
@@ -100,6 +96,12 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         return Done(what, "overwritten" if statement.overwrite else "written")
 
     return write
+
+
+def is_planned_by_text(context: Context, session: SparkSession, rows: DataFrame) -> bool:
+    """Whether rows are planned changes: over Connect, at once, and nothing finds their kinds again."""
+    is_by_text = is_connect(session) and context.takes_requests
+    return is_by_text and rows.isStreaming and ROW_KIND_COLUMN in rows.columns
 
 
 def by_position(context: Context, statement: s.Insert, session: SparkSession) -> s.Insert:

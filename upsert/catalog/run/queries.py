@@ -203,7 +203,7 @@ class _Reading:
         by_text = bool(frames) and (self.is_streaming or any(map(self._looks_up, references)))
         if by_text and is_connect(spark) and context.takes_requests:
             streams = [None if name is None else frames[name] for name in names]
-            return self._asked(next(filter(None, streams)), OfText(query, references, streams))
+            return self._asked(next(filter(None, streams)), OfText(query, references, streams, context.told))
         args = _literals(query, spark)
         try:
             df = _over(spark, text, frames, args)
