@@ -111,7 +111,7 @@ def test_explain_says_of_a_stream_what_a_classic_session_says(found: dict[str, A
     assert joined[at + 4 : at + 7] == [
         "sink with PRIMARY KEY (name)",
         "  form: as it is",
-        "  the query's rows are told apart by (u)",
+        "  the query's rows are told apart by (name)",
     ]
     assert joined[at + 8 : at + 11] == [
         "plan:",

@@ -12,6 +12,8 @@ from upsert.errors import SchemaError
 from upsert.sql.nested import Piece, pieces
 from upsert.sql.query import QueryText
 
+LOOKUP = "JOIN b FOR SYSTEM_TIME AS OF PROCTIME()"
+
 
 def text_of(query: str) -> Select:
     streams: Any = {
@@ -152,6 +154,14 @@ def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: An
             "a join with 'x', which is a query in which '`b`.n AS K' has no name",
         ),
         ("SELECT a.id FROM a JOIN (SELECT k + 1 AS k FROM b) x USING (k)", "'JOIN `query 1` AS x USING (k)'"),
+        (
+            f"SELECT id FROM a NATURAL JOIN (SELECT k FROM w {LOOKUP} USING (k)) x",
+            "a join with 'x', which is a query with FOR SYSTEM_TIME AS OF,",
+        ),
+        (
+            f"SELECT a.id FROM a LEFT {LOOKUP} ON a.k = b.k AND b.n > 1",
+            "'LEFT JOIN b TIMESTAMP AS OF CURRENT_TIMESTAMP() ON a.k = b.k AND b.n > 1', whose ON must",
+        ),
         ("SELECT a.id FROM a, b WHERE a.k > b.k", "'CROSS JOIN b', whose ON must compare"),
         (
             "SELECT a.id FROM a, b RIGHT JOIN w ON b.k = w.k WHERE a.k = b.k",

@@ -66,7 +66,7 @@ class OfText:
         query: the text.
         references: the tables that it names, in its order, each with the state that is asked for.
         tables: the stream of each; None for one of Spark's.
-        told: gets what is decided, an explanation, also of a query that is refused; None: nobody asks.
+        told: gets the explanation, also of a query that is refused; None: it is not asked for.
     """
 
     query: QueryText
@@ -122,7 +122,7 @@ class Context:
         temporary_views: the plain views of this session, by catalog, database and name.
         exposed_to: the sessions whose own SQL has the tables.
         recorders: what records the queries of a session in a warehouse, by the session and that folder.
-        told: gets what is decided of queries that are planned by their text; None: nobody asks.
+        told: gets what is decided of queries that are planned by their text; None: it is not asked for.
     """
 
     def __init__(
