@@ -1,6 +1,7 @@
 """What a client of Spark Connect does with tables, in a process of its own; prints a JSON of what came out.
 
-The first argument is the folder of its warehouse. An exception is its class's name and text.
+The first argument is the folder of its warehouse. A step that must be refused gives its exception's class and
+text; of another one that fails there is its traceback, under ``failed``.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import os
 import re
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -39,13 +41,23 @@ for key, value in SESSION_OPTIONS.items():
     builder = builder.config(key, value)
 spark = builder.getOrCreate()
 catalog = upsert.Catalog(os.path.join(FOLDER, "warehouse"), optimize=planner.optimize)
-results: dict[str, Any] = {}
+failed: dict[str, str] = {}
+results: dict[str, Any] = {"failed": failed}
 
 
 def step(function: Callable[[], Any]) -> None:
     """Do one thing, and keep what comes out, or why it does not."""
     try:
         results[function.__name__] = function()
+    except Exception:
+        failed[function.__name__] = traceback.format_exc()
+
+
+def refused_step(function: Callable[[], Any]) -> None:
+    """Do what must be refused, and keep what is said."""
+    try:
+        function()
+        results[function.__name__] = "nothing was refused"
     except Exception as error:
         results[function.__name__] = f"{type(error).__name__}: {error}"
 
@@ -120,7 +132,7 @@ def queried() -> Any:
     return catalog.sql(text, spark, args={"most": 100}).rows.to_pylist()
 
 
-@step
+@refused_step
 def misspelt() -> Any:
     return sql("SELECT nam FROM products")
 
@@ -623,7 +635,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 }
 for name, refused in REFUSED.items():
     refused.__name__ = name
-    step(refused)
+    refused_step(refused)
 
 
 @step

@@ -51,11 +51,18 @@ def run(folder: Path, *command: str, **variables: str) -> str:
     return done.stdout
 
 
-def results(folder: Path, *told: str) -> dict[str, Any]:
-    """What each step of the script gives."""
+class Results(dict[str, Any]):
+    """What each step of the script gives; who asks for one that failed is told why."""
+
+    def __missing__(self, name: str) -> Any:
+        pytest.fail(self["failed"].get(name, f"the script has no step {name!r}"), pytrace=False)
+
+
+def results(folder: Path, *told: str) -> Results:
+    """Run the script in a folder."""
     script = str(REPOSITORY / "tests" / "connect_script.py")
     output = run(folder, sys.executable, script, str(folder), *told)
-    return dict(json.loads(output.splitlines()[-1]))
+    return Results(json.loads(output.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
