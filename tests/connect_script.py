@@ -502,6 +502,10 @@ BY_ROWS: dict[str, Callable[[Any], Any]] = {
         "id", F.abs("id").alias("n"), (F.col("n") + 1).alias("product_id"), "amount", KIND
     ).drop("n"),
     "a function": lambda df: df.withColumn("amount", F.udf(lambda n: n, "double")("amount")),
+    "an encrypted text": lambda df: df.withColumn(
+        "product_id",
+        F.length(F.aes_encrypt(F.col("id").cast("string"), F.lit("abcdefghijklmnop"), F.lit("ECB"))),
+    ),
     "a generator": lambda df: df.selectExpr("id", "stack(2, 1L, 2L) AS product_id", "amount", KIND),
     "a generator of its own column": lambda df: df.select(
         F.explode(F.array(df["id"])).alias("id"), "product_id", "amount", KIND
@@ -535,6 +539,9 @@ NOT_BY_ROWS: dict[str, Callable[[Any], Any]] = {
     "a constant of the clock": lambda df: df.where(F.timestamp_millis("id") < F.lit("now").cast("timestamp")),
     "a subquery in a text": lambda df: df.where("id IN (SELECT 1)"),
     "a drawn vector": lambda df: df.selectExpr("aes_encrypt(string(id), 'abcdefghijklmnop') AS id", KIND),
+    "a drawn vector in a call": lambda df: df.withColumn(
+        "id", F.aes_encrypt(F.col("id").cast("string"), F.lit("abcdefghijklmnop"))
+    ),
     "kinds in a filter": lambda df: df.where("_row_kind <> '-D'"),
     "all columns in one": lambda df: df.withColumn("id", F.struct("*")),
     "all columns in a text": lambda df: df.selectExpr("to_json(struct(*)) AS id", KIND),

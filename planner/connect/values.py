@@ -67,7 +67,7 @@ def volatile_in(message: Any) -> str | None:
     """What a part of a plan computes that another time is another value, as far as its names tell."""
     match message.DESCRIPTOR.name:
         case "UnresolvedFunction" | "CallFunction":
-            text = f"{message.function_name}({'…' if message.arguments else ''})"
+            text = f"{message.function_name}({', '.join(map(_written, message.arguments))})"
         case "ExpressionString":
             text = message.expression
             if (time := of_the_clock(text)) is not None:
@@ -83,6 +83,12 @@ def volatile_in(message: Any) -> str | None:
             return None
     found = of_the_moment(text)
     return None if found is None else found.what
+
+
+def _written(argument: Any) -> str:
+    """An argument as a text has it, if it is a text itself."""
+    is_text = argument.WhichOneof("expr_type") == "literal" and argument.literal.HasField("string")
+    return "'{}'".format(re.sub(r"(['\\])", r"\\\1", argument.literal.string)) if is_text else "…"
 
 
 def unknown_in(message: Any) -> str | None:

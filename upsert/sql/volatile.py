@@ -7,6 +7,7 @@ it is refused with its place, and a classic session, which asks the plan, is the
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 _OF_THE_MOMENT: Final = re.compile(
@@ -41,6 +42,10 @@ _QUOTED: Final = re.compile(rf"{_LITERAL}|`[^`]*`(?!\s*\()|[`\"]", re.DOTALL)
 _NAMES: Final = re.compile(rf"{_LITERAL}|`([^`]+)`(?=\s*\()|\b([^\W\d]\w*)(?=\s*\()", re.DOTALL)
 
 
+_WRITTEN: Final = re.compile(r"""X?(?:'[^'\\]+'|"[^"\\]+")""", re.IGNORECASE)
+"""A text or bytes, which are not empty."""
+
+
 class Found(NamedTuple):
     """What was found.
 
@@ -60,9 +65,42 @@ def of_the_moment(text: str) -> Found | None:
     (None, Found(what='Rand()', offset=5))
     >>> of_the_moment(r"SELECT 'it\'s', rand(), 'x'"), of_the_moment('SELECT "it\'s \\"rand()\\""')
     (Found(what='rand()', offset=16), None)
+
+    A text is always encrypted to the same in the mode ECB, and with a vector that is written there:
+
+    >>> of_the_moment("aes_encrypt(s, f(a, ')'), 'ecb'), aes_encrypt(s, k, 'CBC', 'PKCS', X'00AA')")
+    >>> of_the_moment("aes_encrypt(s, k, 'ECB'), Aes_Encrypt(s, k, 'GCM', 'DEFAULT', '')")
+    Found(what='Aes_Encrypt()', offset=26)
     """
-    found = _OF_THE_MOMENT.search(_without_quoted(text))
-    return None if found is None else Found(f"{found[1]}()", found.start())
+    for found in _OF_THE_MOMENT.finditer(_without_quoted(text)):
+        if found[1].lower() != "aes_encrypt" or not _is_repeatable(_arguments(text, found.end())):
+            return Found(f"{found[1]}()", found.start())
+    return None
+
+
+_MODE, _VECTOR = 2, 4
+"""Places of arguments of ``aes_encrypt``."""
+
+
+def _is_repeatable(arguments: Sequence[str]) -> bool:
+    """Whether ``aes_encrypt`` draws no vector for each row."""
+    if arguments[_MODE:] and arguments[_MODE].upper() in ("'ECB'", '"ECB"'):
+        return True
+    return bool(arguments[_VECTOR:] and _WRITTEN.fullmatch(arguments[_VECTOR]))
+
+
+def _arguments(text: str, start: int) -> list[str]:
+    """What stands between the commas of the first brackets behind a place."""
+    white, depth, found = _without_quoted(text), 0, list[str]()
+    begin = white.index("(", start) + 1
+    for at in range(begin - 1, len(white)):
+        depth += (white[at] in "([") - (white[at] in ")]")
+        if depth == 0 or (depth == 1 and white[at] == ","):
+            found.append(text[begin:at].strip())
+            begin = at + 1
+        if depth == 0:
+            break
+    return found
 
 
 def of_more_than_tables(text: str) -> Found | None:
