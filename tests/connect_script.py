@@ -343,6 +343,11 @@ def only_looked_up() -> Any:
 def looked_up() -> Any:
     """Rows that are only added, with those of a web service and of a table, as a stream."""
     as_stream(f"INSERT INTO found {LOOKED_UP}")
+    catalog.options["execution.runtime-mode"] = "streaming"
+    try:
+        results["explained_lookups"] = str(sql(f"EXPLAIN INSERT INTO found {LOOKED_UP}"))
+    finally:
+        catalog.options["execution.runtime-mode"] = "batch"
     return rows("found")
 
 
@@ -553,7 +558,28 @@ NOT_BY_ROWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def of_times(query: str) -> Any:
+    """A stream of a table with times of day."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    try:
+        if "times" not in catalog.tables():
+            sql("CREATE TABLE times (id BIGINT, at TIME, PRIMARY KEY (id) NOT ENFORCED)")
+            sql("CREATE TABLE hours (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+            sql("INSERT INTO times VALUES (1, TIME '08:15')")
+        as_stream(f"INSERT INTO hours SELECT id, {query} FROM times")
+        return rows("hours")
+    finally:
+        spark.conf.unset("spark.sql.timeType.enabled")
+
+
+@step
+def hours() -> Any:
+    return of_times("CAST(hour(at) + unix_seconds(TIMESTAMP '1970-01-01 00:00:01Z') AS BIGINT)")
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
+    "a day of the clock": lambda: of_times("unix_seconds(CAST(at AS TIMESTAMP))"),
+    "a day of the clock by itself": lambda: of_times("unix_seconds(date_trunc('HOUR', at))"),
     "a join of DataFrames": lambda: catalog.write_changes(
         changes_of("orders").join(changes_of("products"), "product_id"), "sales"
     ),

@@ -199,6 +199,13 @@ def test_rows_are_looked_up_in_a_web_service_and_in_a_table(found: dict[str, Any
     assert [tuple(row.values()) for row in found["looked_up"]] == LOOKED_UP
 
 
+def test_explain_says_of_each_lookup_where_rows_are_found(found: dict[str, Any]) -> None:
+    lines = found["explained_lookups"].splitlines()
+    assert lines[:2] == ["left outer join of a with w on (a.cur = w.cur)", "  form: lookup"]
+    assert "each row looks the table 'web' up (http) when it is processed" in lines[2]
+    assert lines[3:5] == ["left outer join of a with n on (a.cur = n.cur)", "  form: lookup"]
+
+
 @pytest.mark.long
 def test_rows_are_looked_up_in_a_batch(every: dict[str, Any]) -> None:
     assert [tuple(row.values()) for row in every["looked_up_in_a_batch"]] == LOOKED_UP
@@ -257,6 +264,10 @@ def test_queries_of_dataframes_that_take_each_change_for_itself_may_be_written(f
     assert len(found["by_rows"]) == 10, found["by_rows"]
 
 
+def test_times_of_day_are_computed_with(found: dict[str, Any]) -> None:
+    assert found["hours"] == [{"id": 1, "n": 9}]
+
+
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -300,6 +311,8 @@ def test_queries_of_dataframes_that_take_each_change_for_itself_may_be_written(f
         ("a text of chance", "PlanError: chosen(`orders`.id) may give another value for the deletion"),
         ("a column called as kinds are", "SchemaError: INSERT INTO kinds: a column of the query is called"),
         ("lost kinds", "PlanError: over Spark Connect a stream of changes must have the column '_row_kind'"),
+        ("a day of the clock", "PlanError: a cast of a TIME to a TIMESTAMP, which takes the day from the"),
+        ("a day of the clock by itself", "PlanError: a cast of a TIME to a TIMESTAMP, which takes the day"),
         ("chance", "PlanError: rand() may give another value for the deletion"),
         ("explain", "ConfigurationError: to read the plan of a query: needs a classic Spark session"),
         ("a view of the clock", "its query depends on now() (at line 1, column 42)"),

@@ -16,6 +16,7 @@ from planner.connect.values import (
     in_words,
     is_row_kind,
     parts,
+    takes_the_day,
     touches_row_kind,
     unknown_in,
     volatile_in,
@@ -156,13 +157,14 @@ def _check_values(df: DataFrame, message: Any) -> None:
     """Refuse a relation with values that Spark does not take for those of the row alone."""
     match message.WhichOneof("rel_type"):
         case "project":
-            fault = fault_of(df, message.project.input, message.project.expressions)
+            below, values = message.project.input, message.project.expressions
         case "filter":
-            fault = fault_of(df, message.filter.input, [message.filter.condition])
+            below, values = message.filter.input, [message.filter.condition]
         case "with_columns":
-            fault = fault_of(df, message.with_columns.input, message.with_columns.aliases)
+            below, values = message.with_columns.input, message.with_columns.aliases
         case _:
             return
+    fault = fault_of(df, below, values)
     if fault is not None and fault.is_volatile:
         _refuse_volatile(fault.value)
     if fault is not None:
@@ -171,6 +173,8 @@ def _check_values(df: DataFrame, message: Any) -> None:
             f"says {fault.condition}",
             _INSTEAD,
         )
+    if takes_the_day(df, message, below):
+        _refuse_volatile("a cast of a TIME to a TIMESTAMP, which takes the day from the clock,")
 
 
 def _refuse_volatile(what: str) -> NoReturn:

@@ -271,12 +271,22 @@ class Select:
             _, stream = given
             if stream is None or not (stream.isStreaming or is_found or self._inputs.is_batch):
                 self.refuse(f"table {reference.name!r} at {reference.position}, which is no stream,")
+        elif reference.as_of is not None:
+            self.refuse(
+                f"a state of {reference.name!r}, which is a query,", "name a table with that state in it"
+            )
         elif self._is_joined:
             return self._inner(alias, self._piece.seen[reference.name.lower()], place, number)
         else:
             stream = self._inputs.rows(self._piece.seen[reference.name.lower()])
-        names = (name for name in stream.columns if name != ROW_KIND_COLUMN)
+        names = [name for name in stream.columns if name != ROW_KIND_COLUMN]
+        self._check_names(alias, names)
         return Source(number, alias, {name: Ref(number, name) for name in names}, stream, as_of=as_of)
+
+    def _check_names(self, alias: str, names: Sequence[str]) -> None:
+        lower = [name.lower() for name in names]
+        if (twice := next((name for name in lower if lower.count(name) > 1), None)) is not None:
+            self.refuse(f"a query of {alias!r}, which has several columns {twice!r},", "name them by AS")
 
     def _inner(self, alias: str, parts: Sequence[Piece], place: int, number: int) -> Source:
         """A query as a table of a join."""
@@ -293,9 +303,10 @@ class Select:
             self.refuse(f"{what} with FOR SYSTEM_TIME AS OF,", "write its rows into a table first")
         columns: dict[str, Ref | None] = {}
         for one in inner.outputs:
-            if one.name is None or one.name.lower() in map(str.lower, columns):
+            if one.name is None:
                 self.refuse(f"{what} in which {one.text!r} has no name of its own,", "name it by AS")
             columns[one.name] = one.ref
+        self._check_names(alias, [str(one.name) for one in inner.outputs])
         return Source(number, alias, columns, inner=inner)
 
     # joins

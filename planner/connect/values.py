@@ -182,6 +182,30 @@ def fault_of(df: DataFrame, below: Any, values: Sequence[Any]) -> Fault | None:
     return None
 
 
+_TIME_TYPE: Final = "spark.sql.timeType.enabled"
+_CAST: Final = re.compile(r" as (?:[a-z]+<)*[^()]*timestamp", re.IGNORECASE)
+_MADE: Final = re.compile(r"time\W", re.IGNORECASE)
+"""What makes a TIME, as `to_time(…)`, `AS TIME)` or a literal."""
+
+
+def takes_the_day(df: Any, relation: Any, below: Any) -> bool:
+    """Whether a relation may make a TIMESTAMP of a TIME, whose day is that of the clock.
+
+    Spark does so by a cast, also by one that it adds by itself. Its plan is shown without types: so each
+    cast to TIMESTAMP counts, where a TIME is among the columns below, or is made.
+    """
+    session = df.sparkSession
+    if session.conf.get(_TIME_TYPE, "false") != "true":
+        return False  # then Spark has no TIME
+    plan = df._plan.to_proto(session.client)
+    plan.root.CopyFrom(below)
+    if "time(" not in session.client.schema(plan).simpleString() and not _MADE.search(str(relation)):
+        return False
+    plan.root.CopyFrom(relation)
+    _, _, analyzed = session.client.explain_string(plan, "extended").partition("== Analyzed Logical Plan ==")
+    return _CAST.search(analyzed.partition("== Optimized Logical Plan ==")[0]) is not None
+
+
 def _with_names(below: Any, values: Sequence[Any]) -> Any:
     """The relation with the values that a later one of the same list may use by their names."""
     named = type(below)()

@@ -151,7 +151,7 @@ def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: An
         ),
         (
             "SELECT a.id FROM a JOIN (SELECT k, n AS K FROM b) x USING (k)",
-            "a join with 'x', which is a query in which '`b`.n AS K' has no name",
+            "a query of 'x', which has several columns 'k',",
         ),
         ("SELECT a.id FROM a JOIN (SELECT k + 1 AS k FROM b) x USING (k)", "'JOIN `query 1` AS x USING (k)'"),
         (
@@ -172,6 +172,14 @@ def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: An
             "'JOIN w USING (k)', which compares what is computed",
         ),
         ("SELECT x.id FROM (a JOIN b ON a.k = b.k) x", "'(a JOIN b"),
+        (
+            "SELECT k FROM (SELECT a.k, b.k FROM a, b WHERE a.k = b.k)",
+            "a query of 'query 1', which has several",
+        ),
+        (
+            "WITH x AS (SELECT id FROM a) SELECT id FROM x VERSION AS OF 1",
+            "a state of 'x', which is a query,",
+        ),
         ("WITH x (i) AS (SELECT id FROM a) SELECT i FROM x", "a query with WITH"),
     ],
 )
