@@ -220,6 +220,14 @@ _BAD_CHECKPOINT: Final = re.compile(
 )
 """What is said of a file of a checkpoint that is missing, cut off or damaged, as after a power failure."""
 
+_OTHER_SOURCES: Final = re.compile(
+    r"There are \[([1-9]\d*)\] sources in the checkpoint offsets and now there are \[(\d+)\] sources"
+)
+_NO_STATE: Final = re.compile(r"\[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY\]")
+"""What is said where a query continues from the checkpoint of another one."""
+
+_RESTORE_QUERY: Final = "restore it, or start this one with a new checkpointLocation and an empty sink"
+
 _BAD_OFFSET: Final = re.compile(r"json\.loads\(utf8_deserializer(?s:.*?)JSONDecodeError: (.*)")
 """What is said where Spark gives a source in Python an offset that is cut off."""
 
@@ -260,6 +268,16 @@ def _explained(text: str) -> UpsertError | None:
             "the query was another one, a column that it groups by or adds up has become wider, or an older "
             "release kept its state in another way (a sum of DOUBLE as one number); start it with a new "
             "checkpointLocation and an empty sink"
+        )
+    if other := _OTHER_SOURCES.search(text):
+        return MissingStateError(
+            f"the query's checkpoint: expected that of a query with as many sources as this one, {other[2]}, "
+            f"found that of one with {other[1]}: the query was another one; {_RESTORE_QUERY}"
+        )
+    if _NO_STATE.search(text):
+        return MissingStateError(
+            "the query's checkpoint: expected state, which this query keeps, found none: the query was "
+            f"another one, or the checkpoint's folder 'state' is gone; {_RESTORE_QUERY}"
         )
     if bad := _BAD_CHECKPOINT.search(text):
         return bad_checkpoint(text[bad.start() :].partition(": ")[2])

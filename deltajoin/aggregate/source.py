@@ -43,7 +43,7 @@ from upsert.store.read.pinned_columns import unaltered
 from upsert.store.read.steps import touched_rows
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.table import Table
-from upsert.store.version import Version
+from upsert.store.version import Version, owner_of
 
 FORMAT: Final = "delta-aggregate"
 OPTIONS: Final = (
@@ -160,10 +160,10 @@ class AggregateReader(SteppingReader[Table]):
         """The version in an offset, which must be one of this aggregate."""
         spec, side, theirs = self._spec, _side(opened, self._spec), offset.get("fingerprint")
         if theirs != spec.fingerprint_by(side.id_of) and theirs not in _named(side, spec):
-            found, parts = offset.get("aggregate", offset), offset.get("parts")
+            parts = offset.get("parts") if "aggregate" in offset else None
             differs = what_differs(parts, spec.parts(side.id_of)) if isinstance(parts, list) else ""
             raise CheckpointMismatchError(
-                f"{FORMAT}: the checkpoint belongs to {found!r}, this is {str(spec)!r}"
+                f"{FORMAT}: the checkpoint belongs to {owner_of(offset)}, this is {str(spec)!r}"
                 f"{differs and f': {differs}'}; choose another checkpoint, or restore the query of this one"
             )
         return (version_of(offset, opened),)

@@ -11,7 +11,7 @@ from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
 from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
-from upsert.store.version import Version
+from upsert.store.version import Version, owner_of
 
 _MISMATCH: Final = "choose another checkpoint, or restore the tables of this one"
 GO_ON: Final = (
@@ -86,8 +86,7 @@ class JoinOffset:
                 found = tuple(Version.from_json(version) for version in versions)
                 return cls(identity, found, consumer if isinstance(consumer, str) else None)
         raise CheckpointMismatchError(
-            "delta join: the checkpoint must hold offsets with fingerprint, join, tables, versions, "
-            f"got {value!r}; {_MISMATCH}"
+            f"delta join: the checkpoint must belong to a join, it belongs to {owner_of(value)}; {_MISMATCH}"
         )
 
     @classmethod

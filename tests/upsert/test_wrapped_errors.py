@@ -311,3 +311,23 @@ def test_an_error_of_this_project_in_the_chain_is_the_one() -> None:
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = SchemaError("column 'a' is gone")
     assert own_error(wrapped) is wrapped.__cause__
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        (
+            "assertion failed: There are [1] sources in the checkpoint offsets and now there are [2] sources",
+            "with as many sources as this one, 2, found that of one with 1: the query was another one; ",
+        ),
+        (
+            "[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY] Cannot restart streaming query",
+            "expected state, which this query keeps, found none: the query was another one",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_query_is_told_with_what_to_do(told: str, found: str) -> None:
+    error = own_error(RuntimeError(f"[STREAM_FAILED] Query q terminated with exception: {told}\n=== Stream"))
+    assert isinstance(error, MissingStateError)
+    assert found in str(error)
+    assert "a new checkpointLocation and an empty sink" in str(error)

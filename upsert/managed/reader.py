@@ -50,7 +50,7 @@ from upsert.store.read.snapshot import PIECE_BYTES, PinnedTable, Snapshot
 from upsert.store.read.splits import Split, tasks
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.table import Table
-from upsert.store.version import Step, Version, step_between
+from upsert.store.version import Step, Version, owner_of, step_between
 
 
 @dataclass(frozen=True)
@@ -380,7 +380,13 @@ class ChangesReader(SteppingReader[Table]):
         return [opened]
 
     def versions_of(self, opened: Table, offset: Offset) -> tuple[Version | None]:
-        """Its version, see `version_of`; refuses an offset that was written with other columns."""
+        """Its version, see `version_of`; refuses an offset that was written with other columns.
+
+        Raises:
+            ConfigurationError: it is that of an aggregate, whose groups are in the sink.
+        """
+        if "aggregate" in offset:
+            raise _of_another(offset, opened)
         found = version_of(offset, opened)
         self.check_columns(offset, opened)
         return (found,)
@@ -509,9 +515,7 @@ def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
         ConfigurationError: the offset is no offset of this format, or one of another table.
     """
     if not {"table", "version"} <= offset.keys():
-        raise ConfigurationError(
-            f"{FORMAT}: the checkpoint must hold offsets of this format, got {offset!r}; choose another one"
-        )
+        raise _of_another(offset, table)
     if LOG in offset:
         way = "leave out 'scan.source' = 'files', or " if table.options.log.is_kafka else "the log is off: "
         raise ConfigurationError(
@@ -524,6 +528,13 @@ def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
             f"the table with uuid {table.uuid!r}; choose another checkpoint, or the path of its own table"
         )
     return None if offset["version"] is None else Version.from_json(offset["version"])
+
+
+def _of_another(offset: Mapping[str, Any], table: Table) -> ConfigurationError:
+    return ConfigurationError(
+        f"{FORMAT}: the checkpoint belongs to {owner_of(offset)}, this is a stream of the rows of table "
+        f"{table.name!r}; choose another checkpoint and an empty sink, or restore the query of this one"
+    )
 
 
 def _offset(table: Table, version: Version | None, owner: Mapping[str, str] = {}) -> Offset:

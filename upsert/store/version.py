@@ -166,3 +166,15 @@ def has_arrived(
     bucket, first = cursor
     arrived: npt.NDArray[np.bool_] = (buckets < bucket) | ((buckets == bucket) & (hashes < np.uint64(first)))
     return arrived
+
+
+def owner_of(offset: Mapping[str, Any]) -> str:
+    """Whose offset it is, as a checkpoint has it in JSON: which kind of stream has read up to there.
+
+    >>> owner_of({"table": "1b", "version": {"base": 3}, "aggregate": "max(v) by (k)"})
+    "the aggregate 'max(v) by (k)'"
+    """
+    for kind in ("aggregate", "join"):
+        if kind in offset:
+            return f"the {kind} {offset[kind]!r}"
+    return "a stream of the rows of one table" if {"table", "version"} <= offset.keys() else "another source"

@@ -151,7 +151,7 @@ def test_checkpoint_of_a_table_made_anew_is_refused_by_both_uuids(spec: DeltaJoi
 
 
 def test_checkpoint_of_another_source_is_refused(spec: DeltaJoinSpec) -> None:
-    with pytest.raises(CheckpointMismatchError, match="must hold offsets with fingerprint, join"):
+    with pytest.raises(CheckpointMismatchError, match="must belong to a join, it belongs to another s"):
         reader_of(spec).latestOffset({"logOffset": 3}, ALL)
 
 

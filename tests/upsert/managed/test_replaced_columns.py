@@ -1,6 +1,7 @@
 """Checkpoints of streams whose tables get other columns under the names that the query uses."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,22 @@ def test_an_offset_of_an_earlier_release_says_nothing_of_columns(table: Table) -
     table.alter(*REPLACED)
     write(table, 2)
     assert len(step(reader_of(table), start)) == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "told"),
+    [
+        ({"aggregate": "max(a) by (b)", "fingerprint": "f"}, "the aggregate 'max(a) by (b)'"),
+        ({"join": "t(a) = u(a)", "versions": [{}], "table": None}, "the join 't(a) = u(a)'"),
+        ({"logOffset": 3, "table": None}, "another source"),
+    ],
+)
+def test_an_offset_of_another_kind_of_stream_is_refused(
+    table: Table, owner: dict[str, Any], told: str
+) -> None:
+    """The groups of an aggregate are in its sink, where rows of the table would be added to them."""
+    offset = {
+        name: value for name, value in {**logged(reader_of(table)), **owner}.items() if value is not None
+    }
+    with pytest.raises(ConfigurationError, match=re.escape(f"the checkpoint belongs to {told}, this is a s")):
+        step(reader_of(table), offset)
