@@ -37,10 +37,19 @@ from bench.processes import reported
 console: Final = Console()
 
 
+def check_systems(given: str) -> str:
+    """Refuse a name that no system has, before the others have run for minutes."""
+    if unknown := [name for name in given.split(",") if name not in SYSTEMS]:
+        raise typer.BadParameter(f"must be some of {', '.join(SYSTEMS)}, got {unknown[0]!r}")
+    return given
+
+
 def main(
     rows: Annotated[int, typer.Option(help="rows a side that each step adds")] = 200_000,
     steps: Annotated[int, typer.Option(help="steps, so micro-batches that are timed")] = 8,
-    systems: Annotated[str, typer.Option(help="which to run, separated by commas")] = ",".join(SYSTEMS),
+    systems: Annotated[
+        str, typer.Option(help="which to run, separated by commas", callback=check_systems)
+    ] = ",".join(SYSTEMS),
     latency_seconds: Annotated[int, typer.Option(help="how long latency is measured; 0: not at all")] = 40,
     pathway: Annotated[
         Path, typer.Option(help="a Python in which Pathway is installed, for the way from CSV files")
