@@ -244,7 +244,6 @@ _REFUSALS: Final[Mapping[tuple[str, ...], str]] = {
 _COLUMN_REFUSALS: Final[Mapping[tuple[str, ...], str]] = {
     ("SET", "NOT"): "use ADD CONSTRAINT name CHECK (column IS NOT NULL)",
     ("DROP", "NOT"): "a column that is NOT NULL stays so; add another one",
-    **dict.fromkeys((("FIRST",), ("AFTER",)), "columns keep their order; SELECT them in another"),
 }
 
 
@@ -352,10 +351,14 @@ def _added(cursor: Cursor) -> Alteration:
         return alterations.AddComputed(elements.computed[0])
     if elements.columns[0].metadata is not None:
         return alterations.AddComputed(elements.columns[0])
+    return alterations.AddColumn(elements.columns[0], _after(cursor))
+
+
+def _after(cursor: Cursor) -> str | None:
+    """Where a column is to stand: after another one, "" for the first place, None if it is not said."""
     if cursor.skip("FIRST"):
-        return alterations.AddColumn(elements.columns[0], "")
-    after = cursor.name("the name of a column") if cursor.skip("AFTER") else None
-    return alterations.AddColumn(elements.columns[0], after)
+        return ""
+    return cursor.name("the name of a column") if cursor.skip("AFTER") else None
 
 
 def _drop(cursor: Cursor) -> list[Alteration]:
@@ -390,11 +393,13 @@ def _alter(cursor: Cursor) -> list[Alteration]:
         return [alterations.SetDefault(name, read_default(cursor))]
     if cursor.skip("DROP", "DEFAULT"):
         return [alterations.SetDefault(name, None)]
+    if (after := _after(cursor)) is not None:
+        return [alterations.MoveColumn(name, after)]
     for words, reason in _COLUMN_REFUSALS.items():
         if cursor.ahead(*words):
             raise cursor.refusal(reason)
     if not cursor.skip("TYPE"):
-        raise cursor.refusal("expected TYPE, COMMENT, SET DEFAULT or DROP DEFAULT")
+        raise cursor.refusal("expected TYPE, COMMENT, SET DEFAULT, DROP DEFAULT, FIRST or AFTER")
     return [alterations.WidenColumn(name, *read_column_type(cursor))]
 
 
@@ -405,6 +410,8 @@ def _modify(cursor: Cursor) -> list[Alteration]:
     found: list[Alteration] = [alterations.WidenColumn(name, *read_column_type(cursor))]
     if cursor.skip("COMMENT"):
         found.append(alterations.SetComment(name, cursor.string("a comment in quotes")))
+    if (after := _after(cursor)) is not None:
+        found.append(alterations.MoveColumn(name, after))
     return found
 
 

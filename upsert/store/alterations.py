@@ -111,6 +111,14 @@ class DropColumn:
 
 
 @dataclass(frozen=True)
+class MoveColumn:
+    """Another place for a column: just after ``after``, or the first one for ""."""
+
+    name: str
+    after: str
+
+
+@dataclass(frozen=True)
 class RenameColumn:
     """Another name for a column; keys, indexes and options that name it follow."""
 
@@ -226,6 +234,7 @@ Declaration = (
 Alteration = (
     AddColumn
     | DropColumn
+    | MoveColumn
     | RenameColumn
     | WidenColumn
     | AddField
@@ -348,6 +357,8 @@ def changed(definition: Definition, change: Alteration) -> Definition:
             return _add(definition, change)
         case DropColumn():
             return _drop(definition, change)
+        case MoveColumn(name, after):
+            return _move(definition, name, after)
         case RenameColumn():
             return _rename(definition, change)
         case WidenColumn():
@@ -455,11 +466,26 @@ def _add(definition: Definition, change: AddColumn) -> Definition:
     if column.name in schema.names:
         _refuse(definition, f"ADD COLUMN {column.name!r}: there is a column of this name; choose another")
     columns, id = list(schema.columns), definition.last_id + 1
-    place = len(columns)
-    if change.after is not None:
-        place = 1 + schema.names.index(_known(definition, change.after)) if change.after else 0
-    columns.insert(place, replace(column, id=id, initial=_initial(definition, change)))
+    columns.insert(
+        _place(definition, change.after), replace(column, id=id, initial=_initial(definition, change))
+    )
     return replace(definition, schema=replace(schema, columns=tuple(columns)), last_id=id)
+
+
+def _place(definition: Definition, after: str | None) -> int:
+    """How many columns stand before one that comes just after another, as the first or as the last one."""
+    if after is None:
+        return len(definition.schema.columns)
+    return 1 + definition.schema.names.index(_known(definition, after)) if after else 0
+
+
+def _move(definition: Definition, name: str, after: str) -> Definition:
+    moved = definition.schema.column(_known(definition, name))
+    if after == name:
+        _refuse(definition, f"column {name!r} must come after another one; name that")
+    columns: list[Column | None] = [None if one is moved else one for one in definition.schema.columns]
+    columns.insert(_place(definition, after), moved)
+    return replace(definition, schema=replace(definition.schema, columns=tuple(filter(None, columns))))
 
 
 def _initial(definition: Definition, change: AddColumn) -> Const | None:

@@ -31,6 +31,7 @@ from upsert.store.alterations import (
     DropCheck,
     DropColumn,
     DropField,
+    MoveColumn,
     RenameField,
     SetDefault,
     WidenColumn,
@@ -508,7 +509,11 @@ def test_text_that_is_no_statement_is_refused(text: str, message: str) -> None:
         ("ALTER TABLE t UNSET TBLPROPERTIES ('a')", "use RESET ('key')"),
         ("ALTER TABLE t CHANGE COLUMN a b INT", "use RENAME COLUMN a TO b, or MODIFY a type"),
         ("ALTER TABLE t ALTER COLUMN a SET NOT NULL", "ADD CONSTRAINT name CHECK (column IS NOT NULL)"),
-        ("ALTER TABLE t ALTER COLUMN a FIRST", "columns keep their order"),
+        (
+            "ALTER TABLE t ALTER COLUMN a UP",
+            "expected TYPE, COMMENT, SET DEFAULT, DROP DEFAULT, FIRST or AFTER",
+        ),
+        ("ALTER TABLE t ALTER COLUMN a AFTER", "expected the name of a column"),
         ("ALTER TABLE t DROP PRIMARY KEY", "the primary key cannot change"),
         (
             "INSERT INTO t REPLACE WHERE a = 1 SELECT 1",
@@ -687,6 +692,8 @@ def test_statements_can_be_sent_to_another_process() -> None:
         ("MODIFY a STRING", (WidenColumn("a", pa.string()),)),
         ("ALTER COLUMN a SET DEFAULT 'x' || 'y'", (SetDefault("a", "'x' || 'y'"),)),
         ("ALTER COLUMN a DROP DEFAULT", (SetDefault("a", None),)),
+        ("ALTER COLUMN a FIRST", (MoveColumn("a", ""),)),
+        ("MODIFY a BIGINT AFTER b", (WidenColumn("a", pa.int64()), MoveColumn("a", "b"))),
         ("DROP CONSTRAINT IF EXISTS c", (DropCheck("c", if_exists=True),)),
     ],
 )

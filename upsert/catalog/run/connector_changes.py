@@ -124,6 +124,11 @@ def _changed(columns: Columns, change: Any, of: str) -> Columns:
                 f"{of}: column {name!r} must keep its name and type, under which records and stored rows "
                 "have its values; add another column"
             )
+        case a.MoveColumn(name):
+            raise SchemaError(
+                f"{of}: column {name!r} must keep its place, where records may have its values; SELECT the "
+                "columns in another order"
+            )
         case a.DropField(path) | a.RenameField(path) | a.WidenPart(path):
             raise SchemaError(
                 f"{of}: {'.'.join(path)!r} must keep its name and type, under which records and stored rows "

@@ -146,6 +146,7 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "DROP COLUMN at": (SchemaError, "at"),
     "DROP COLUMN region": (SchemaError, "region"),
     "DROP COLUMN nothing": (SchemaError, "unknown column 'nothing'"),
+    "ALTER COLUMN level FIRST": (SchemaError, "must keep its place"),
     "RENAME COLUMN level TO l": (SchemaError, "must keep its name and type"),
     "MODIFY COLUMN level BIGINT": (SchemaError, "must keep its name and type"),
     "ADD UNIQUE INDEX (level)": (SchemaError, "must not be UNIQUE"),

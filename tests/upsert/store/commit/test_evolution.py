@@ -27,6 +27,7 @@ from upsert.store.alterations import (
     AddField,
     Alteration,
     DropColumn,
+    MoveColumn,
     RenameColumn,
     ResetOptions,
     SetComment,
@@ -90,7 +91,7 @@ class Model:
 
     def alteration(self, data: st.DataObject) -> Alteration | None:
         """A change that is possible, made of the model too."""
-        kind = data.draw(st.sampled_from(["add", "drop", "rename", "widen"]))
+        kind = data.draw(st.sampled_from(["add", "drop", "rename", "widen", "move"]))
         free = [name for name in NAMES if name not in self.names()]
         if kind == "add" and free:
             name, family = free[0], data.draw(st.integers(0, len(FAMILIES) - 1))
@@ -107,6 +108,11 @@ class Model:
             dropped = data.draw(st.sampled_from(self.columns[:]).filter(lambda column: column[1] != 1))
             self.columns.remove(dropped)
             return DropColumn(dropped[0])
+        if kind == "move" and self.columns[1:]:
+            moved = self.columns.pop(data.draw(st.integers(0, len(self.columns) - 1)))
+            after = data.draw(st.sampled_from(["", *self.names()]))
+            self.columns.insert(1 + self.names().index(after) if after else 0, moved)
+            return MoveColumn(moved[0], self._after(after) or "")
         if kind == "rename" and free:
             column = data.draw(st.sampled_from(self.columns))
             old, column[0] = column[0], free[0]
@@ -187,7 +193,7 @@ def test_rows_of_a_keyed_table_are_those_of_the_dict_whatever_became_of_its_colu
                 writer.compact()
             names = ["id", *model.names()]
             assert shown(reader.snapshot().scan(), names) == expected(model, with_key=True)
-            assert set(reader.schema.names) == set(names)
+            assert list(reader.schema.names) == names
         forget_open_files()
         check_lookups(reader, model)
         check_changes(reader, data.draw(st.integers(0, reader.snapshot().id)), names)
@@ -322,6 +328,9 @@ REFUSED: list[tuple[Alteration, str]] = [
     (AddColumn(Column("x", pa.int8(), nullable=False)), "column 'x' is NOT NULL, and present rows"),
     (AddColumn(Column("x", pa.int8()), after="nobody"), "unknown column 'nobody'"),
     (AddColumn(Column("_kind", pa.int8())), "'_kind' is used inside"),
+    (MoveColumn("age", "age"), "column 'age' must come after another one; name that"),
+    (MoveColumn("age", "nobody"), "unknown column 'nobody'"),
+    (MoveColumn("nobody", ""), "unknown column 'nobody'"),
     (
         AddField(("name", "x"), pa.int8()),
         "ADD COLUMN name.x: column 'name': only a STRUCT has fields, got STRING",
