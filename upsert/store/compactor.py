@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from upsert.errors import LogNotPublishedError, TableNotFoundError, UpsertError
+from upsert.errors import LogNotPublishedError, StorageError, TableNotFoundError, UpsertError
 from upsert.store import paths
 from upsert.store.commit.committer import Committer
 from upsert.store.log import publishing
@@ -67,19 +67,22 @@ def watch(path: str, pause_s: float, *, sleep: Callable[[float], object] = time.
         UpsertError: there is no such table, or it cannot be opened.
     """
     Table.open(path)
-    told, is_log_behind = "", False
+    told: object = None
+    is_log_behind = False
     while True:
         try:
             maintain(path, is_log_behind=is_log_behind)
-            told, is_log_behind = "", False
+            told, is_log_behind = None, False
         except TableNotFoundError as failure:
             _tell(f"the service ends: {failure}")
             return
         except (UpsertError, OSError) as failure:
             is_log_behind = isinstance(failure, LogNotPublishedError)
-            if str(failure) != told:
-                told = str(failure)
-                _tell(f"the next round tries again: {told}")
+            # each round names other files that a full disk does not take
+            reason = failure.strerror if isinstance(failure, StorageError) else str(failure)
+            if reason != told:
+                told = reason
+                _tell(f"the next round tries again: {failure}")
         sleep(pause_s)
 
 

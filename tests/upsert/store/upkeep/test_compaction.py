@@ -1,6 +1,7 @@
 """Compaction of a table: when it happens, that nobody sees it, and what becomes of its failures."""
 
 import os
+import resource
 import shutil
 import sys
 import warnings
@@ -271,6 +272,25 @@ def test_a_service_has_pauses(write_only: Table, seconds: str, capsys: pytest.Ca
     assert (
         f"argument --watch: invalid number of seconds above 0 value: '{seconds}'" in capsys.readouterr().err
     )
+
+
+def test_a_service_tells_of_a_full_disk_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each round begins a file of another name."""
+    options = {"write-only": "true", "num-sorted-run.compaction-trigger": "3", "file.compression": "none"}
+    table = Table.create(tmp_path / "t", SCHEMA, options)
+    for value in range(8):
+        table.write(rows(*range(999), value=value))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    pauses = iter((None, None))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(StopIteration):
+            compactor.watch(table.path, 1, sleep=lambda _: next(pauses))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"the next round tries again: '{table.path}/bucket-0/")
+    assert "File too large" in line
 
 
 def test_a_service_tells_once_what_it_cannot_do_and_does_it_later(
