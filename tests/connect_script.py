@@ -413,20 +413,26 @@ def kept_rows() -> Any:
         "INSERT INTO r VALUES (1), (2)",
         "INSERT INTO l VALUES (1, 1, 0.5), (2, 1, 1.0), (3, 2, 1.5)",
     )
+    sql("CREATE TABLE means (p BIGINT, mean DOUBLE, PRIMARY KEY (p) NOT ENFORCED)")
+    sql("CREATE TABLE there (p BIGINT, PRIMARY KEY (p) NOT ENFORCED)")
     sql("CREATE TABLE totals (p BIGINT, n BIGINT, ids BIGINT, half DOUBLE, PRIMARY KEY (p) NOT ENFORCED)")
     statements = (
         """INSERT INTO totals WITH j AS (SELECT l.*, 2 * half AS twice FROM l JOIN r USING (p) WHERE id < 9)
            SELECT abs(p) AS q, count(*) AS n, sum(id), sum(twice / 2) FROM j GROUP BY q""",
+        "INSERT INTO means SELECT p, avg(half) FROM l GROUP BY p",
+        "INSERT INTO there SELECT DISTINCT p FROM l",
         "INSERT INTO newest SELECT r.p, l.id FROM l JOIN r ON l.p = r.p WHERE l.id < 9",
         "INSERT INTO both SELECT 'l', id FROM l WHERE id < 3 UNION ALL SELECT concat('r', '(', ''), p FROM r",
     )
     as_stream(*statements)
     results["totals"] = [rows("totals")]
+    results["means"] = [[rows("means"), rows("there")]]
     found = [sorted((row["product_id"], row["id"] in (1, 2)) for row in rows("newest")), rows("both")]
     given = rows("newest")[0]["id"]
     history(f"DELETE FROM l WHERE id = {given}", "DELETE FROM l WHERE id = 3", "DELETE FROM r WHERE p = 2")
     as_stream(*statements)
     results["totals"] += [given, rows("totals")]
+    results["means"] += [[rows("means"), rows("there")]]
     return [*found, [row["id"] for row in rows("newest")] == [3 - given], rows("both")]
 
 

@@ -243,6 +243,14 @@ def test_an_aggregate_over_the_changes_of_a_join_is_kept(every: dict[str, Any]) 
 
 
 @pytest.mark.long
+def test_averages_and_distinct_rows_are_kept(every: dict[str, Any]) -> None:
+    gone = every["totals"][1]
+    first, then = every["means"]
+    assert first == [[{"p": 1, "mean": 0.75}, {"p": 2, "mean": 1.5}], [{"p": 1}, {"p": 2}]]
+    assert then == [[{"p": 1, "mean": 1.5 - gone / 2}], [{"p": 1}]]
+
+
+@pytest.mark.long
 def test_changes_and_aggregates_go_into_postgresql(every: dict[str, Any]) -> None:
     first, then = every["in_postgresql"]
     assert first == [[[1, 1], [2, 1], [3, 2]], [[1, 2], [2, 1]]]

@@ -131,11 +131,13 @@ class Output:
 
     Attributes:
         name: None where only Spark gives it one.
-        text: it in Spark SQL, over a column for each table.
+        value: it in Spark SQL, over a column for each table.
+        text: the same with the name that it gets.
         ref: the column of a table that it is; None for a computed one.
     """
 
     name: str | None
+    value: str
     text: str
     ref: Ref | None
 
@@ -205,8 +207,11 @@ class Select:
         select = self.query.tree
         if not isinstance(select, exp.Select):
             self.refuse(f"a query that is {type(select).__name__.upper()}")
-        is_plain = _is_plain(select.args.get("group"))
-        known = (*_OF_SELECT, *(["group"] if is_plain else []))
+        is_plain, distinct = _is_plain(select.args.get("group")), select.args.get("distinct")
+        known = [*_OF_SELECT, *(["group"] if is_plain else [])]
+        known += (
+            ["distinct"] if distinct is not None and not any(distinct.args.values()) and not is_plain else []
+        )
         if others := sorted(key.strip("_") for key, part in select.args.items() if part and key not in known):
             word = others[0].upper()
             self.refuse(
@@ -489,22 +494,26 @@ class Select:
     def outputs(self) -> tuple[Output, ...]:
         """What SELECT gives, all columns for a star."""
         found = list[Output]()
-        for (start, end), item in zip(self._spans, self._select.expressions, strict=True):
+        for place, item in enumerate(self._select.expressions):
             column = item.unalias()
             if isinstance(column, exp.Star):
                 found += map(_output, self.scope.star(None))
             elif (table_name := self._all_of(column)) is not None:
                 found += map(_output, self.scope.star(table_name))
             else:
-                found.append(Output(_name_of(item), self._edited(start, end), self._ref_of(column)))
+                value, text = self._without_alias(place), self._edited(*self._spans[place])
+                named = self._named(item) if isinstance(item, exp.Column) and len(item.parts) == 1 else None
+                if named is not None and named.column.table is None:  # USING makes it of two
+                    text = f"{text} AS {quoted(item.name)}"
+                found.append(Output(_name_of(item), value, text, self._ref_of(column)))
         return tuple(found)
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
         """Where each item of SELECT stands."""
         first, table = self._tokens[0], self._start_of(0)
-        if self._tokens[1].token_type is TokenType.HINT:
-            first = self._tokens[1]
+        for word in (TokenType.HINT, TokenType.DISTINCT):
+            first = next((token for token in self._tokens[1:3] if token.token_type is word), first)
         before = [token for token in self._tokens if token.end < table]
         commas = [token for token in before if token.token_type is TokenType.COMMA]
         marks = pairwise([first, *commas, before[-1]])  # the last one is FROM
@@ -637,18 +646,19 @@ class Select:
             if named.column.table is not None:
                 edits.append(Edit(at - start, at - start, f"{quoted(named.column.table)}."))
                 continue
-            is_whole = column.arg_key == "expressions" and column.parent is self._select
-            name = f" AS {quoted(first.name)}" if is_whole and len(column.parts) == 1 else ""
-            edits.append(Edit(at - start, first.meta[END] + 1 - start, f"{named.column.value}{name}"))
+            edits.append(Edit(at - start, first.meta[END] + 1 - start, named.column.value))
         return Revision(self.query.worded.text[start:end]).edited(edits).text.strip()
 
     @property
     def is_counted(self) -> bool:
-        """Whether the query has a GROUP BY."""
-        return self._select.args.get("group") is not None
+        """Whether the query has a GROUP BY, or DISTINCT, which groups by all that it gives."""
+        return any(self._select.args.get(word) is not None for word in ("group", "distinct"))
 
     def grouped(self) -> tuple[list[str], list[Item]]:
         """The values of its GROUP BY, and what it gives of each group."""
+        if self._select.args.get("distinct") is not None:
+            found = [Item(one.name or one.value, one.value) for one in self.outputs]
+            return [str(one.value) for one in found], found
         values = [self._without_alias(place) for place in range(len(self._select.expressions))]
         groups = [self._group(node, span, values) for node, span in self._spans_of_groups]
         items = []
@@ -720,7 +730,7 @@ def _tree_of(sources: Sequence[Source]) -> Node:
 def _output(column: Listed) -> Output:
     """A column of a star."""
     name = "" if column.table is not None else f" AS {quoted(column.name)}"
-    return Output(column.name, f"{column.value}{name}", column.ref)
+    return Output(column.name, column.value, f"{column.value}{name}", column.ref)
 
 
 def _alias_of(item: exp.Expr) -> str | None:

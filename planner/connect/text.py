@@ -241,7 +241,7 @@ class _Rows:
         self.told.aggregate(self.select, items)
         found = summed(source, groups, items)
         if isinstance(found, str):
-            self.select.refuse(f"a sum of {found.upper()}", COUNTED)
+            self.select.refuse(found, COUNTED)
         return found
 
     @property

@@ -15,6 +15,7 @@ from deltajoin.tree import null_supplied, visible
 from planner import PlanError
 from planner.connect.explained import Told
 from planner.connect.select import Inputs, Select
+from planner.connect.sums import summed
 from planner.connect.text import _present, _Rows, _with_tables
 from planner.settings import Settings
 from tests.deltajoin.core.trees import sql_of
@@ -225,6 +226,36 @@ def test_a_text_is_planned_as_the_same_query(
 ) -> None:
     views(spark, Random(query))
     assert difference(spark, select_of(query, folders), query) is None
+
+
+SUMMED = (
+    "SELECT k, count(*) AS n, sum(m) AS s FROM a GROUP BY k",
+    "SELECT id % 2 AS p, avg(m), avg(f), avg(id) FROM a GROUP BY id % 2",
+    "SELECT k IS NULL AS x, count_if(m > 0), bool_and(m > 0), bool_or(m > 0) FROM a GROUP BY 1",
+    "SELECT k, count(a.m) AS n, sum(a.f * b.m) AS s FROM a FULL JOIN b USING (k) WHERE k > 0 GROUP BY k",
+    "SELECT coalesce(a.m, b.m) AS c, count(*) FROM a LEFT JOIN b ON a.k = b.k GROUP BY c",
+    "SELECT DISTINCT k FROM a",
+    "SELECT DISTINCT k, * FROM a FULL JOIN b USING (k)",
+    "SELECT /*+ BROADCAST(a) */ DISTINCT a.k + 1 AS x, b.m FROM a, b WHERE a.k = b.k",
+)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("query", SUMMED)
+def test_sums_of_changes_are_those_of_the_rows_that_stay(
+    query: str, spark: SparkSession, folders: Mapping[str, str]
+) -> None:
+    views(spark, Random(query))
+    select = select_of(query, folders, is_joined=True)
+    rows = _with_tables(joined(spark, select), select, [])
+    for condition in select.filters:
+        rows = rows.where(condition)
+    kinds = spark.sql("SELECT explode(array('+I', '+I', '-D')) AS _row_kind")
+    found = summed(rows.crossJoin(kinds), *select.grouped())
+    assert isinstance(found, DataFrame)
+    names, got = content(found.where("_row_kind = '+U'").drop("_row_kind"))
+    wanted = content(spark.sql(query))[1]
+    assert (len(names), got) == (len(select.outputs), wanted)
 
 
 FORMS = ("{} > 0", "{} = {}", "{} <> {}", "{} IS NULL", "{} IN (1, 2)", "NOT {} < {}", "{} <=> {}")
