@@ -12,7 +12,7 @@ from subprocess import TimeoutExpired
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -31,6 +31,10 @@ _OF_A_FAILURE: Final = re.compile(rb"Exception in thread|Caused by|\s+at |Error|
 _REASON_FOLLOWS: Final = b"Error occurred during initialization of "
 _NO_MODULE: Final = re.compile(r"Module \S+ not found")
 """Spark asks for `jdk.incubator.vector`, which a Java that was made small for another program lacks."""
+_CALLS_OF_JAVA: Final = "py4j.clientserver"
+"""The log of what functions of Python raise that Java calls, such as those of micro-batches."""
+_NO_ANSWER: Final = re.compile(r"An error occurred while calling \S+")
+"""What py4j says of a call whose connection has ended."""
 _CLASS: Final = re.compile(r'(?:Exception in thread "main" )?(?:\w+\.)+[\w$]+: ')
 
 
@@ -125,7 +129,8 @@ def quiet_when_it_ends(context: SparkContext) -> None:
     PySpark's server for accumulators prints a trace of Python for a connection that the JVM has left, and
     py4j one for a call without an answer, which fails as well.
     """
-    logging.getLogger().addFilter(is_no_lost_call)
+    for name in (None, _CALLS_OF_JAVA):
+        logging.getLogger(name).addFilter(is_no_lost_call)
     server = context._accumulatorServer
     told = server.handle_error
 
@@ -138,7 +143,10 @@ def quiet_when_it_ends(context: SparkContext) -> None:
 
 def is_no_lost_call(record: logging.LogRecord) -> bool:
     """Whether a record of a log is about more than a call that the JVM did not answer; a filter of py4j's."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], Py4JNetworkError)
+    failure = None if record.exc_info is None else record.exc_info[1]
+    # in a micro-batch it is an error of the call, without what Java says
+    is_empty = type(failure) is Py4JError and _NO_ANSWER.fullmatch(str(failure)) is not None
+    return not (is_empty or isinstance(failure, Py4JNetworkError))
 
 
 def _write(line: bytes) -> None:

@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 from py4j.java_gateway import GatewayClient, GatewayParameters
+from py4j.protocol import Py4JError, get_return_value
 
 from upsert.spark.jvm import is_no_lost_call
 
@@ -42,3 +43,23 @@ def test_a_call_that_the_jvm_does_not_answer_leaves_no_trace(
         assert client.send_command("c\n") == "x", "py4j's word for an error"
     root.warning("of something else")
     assert [one.getMessage() for one in caplog.records] == [*told, "of something else"]
+
+
+def test_nor_does_one_that_a_micro_batch_makes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it is an error of the call, which says nothing of the connection."""
+    log = logging.getLogger("py4j.clientserver")
+    monkeypatch.setattr(log, "filters", [is_no_lost_call])
+    monkeypatch.setattr(logging.getLogger(), "filters", [is_no_lost_call])
+    with deaf() as port:
+        client = GatewayClient(gateway_parameters=GatewayParameters(port=port))
+        answer = client.send_command("c\n")
+    for answered in (answer, "xsno such method"):
+        try:
+            get_return_value(answered, client, "o1", "save")
+        except Py4JError:
+            log.exception("in a function")
+    (told,) = caplog.records
+    assert told.exc_info is not None
+    assert "Trace:\nno such method" in str(told.exc_info[1])
