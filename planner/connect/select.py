@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from itertools import pairwise
 from typing import Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from sqlglot import exp
-from sqlglot.tokenizer_core import Token, TokenType
 
 from deltajoin.expressions import Condition, Ref, conjunction
 from deltajoin.spec import KINDS
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, null_supplied, visible
+from planner.connect.clauses import Clauses, Span
 from planner.connect.relations import relation
 from planner.connect.scope import Listed, Named, Scope, listed
 from planner.connect.sums import FUNCTIONS, Item, is_summed
@@ -179,9 +178,10 @@ class Select:
         self._known: dict[int, Source] = {}
         self.filters: list[str] = []
         joins: list[exp.Join] = list(select.args.get("joins") or ())
-        self._nodes = nodes = [select.args["from_"].this, *(join.this for join in joins)]
+        nodes = [select.args["from_"].this, *(join.this for join in joins)]
         for node in nodes:
             self._check_table(node)
+        self._clauses = Clauses(self.query.worded.text, select, self.query.subject)
         self._kinds = ["", *map(self._kind, joins)]
         given = inputs.tables  # with the times that rows have
         references = [given.get(one.position, (one, None))[0] for one in self.query.references]
@@ -199,8 +199,8 @@ class Select:
                 self._join(joins[place - 1], source, columns)
         for place, join, padded in self._pending:
             self._equate(place, join, padded)
-        if (where := self._where) is not None and comes_out:
-            self.filters.append(where)
+        if select.args.get("where") is not None and comes_out:
+            self.filters.append(self._edited(self._clauses.where))
 
     def _checked(self) -> exp.Select:
         """The tree of the query, which has only parts that are planned, each made of the row alone."""
@@ -344,7 +344,7 @@ class Select:
         elif not pairs or (others and source.as_of is not None and kind != "inner"):
             self._refuse_on(join)
         elif others and kind == "inner" and self._comes_out and not self._pads_later(place):
-            self.filters.append(self._on(place, both))
+            self.filters.append(self._edited(self._clauses.on(place), both))
         elif others:
             where = conjunction(*(self._translated(part, both) for part in others))
         self.sources += (replace(source, kind=kind, on=tuple(pairs), where=where),)
@@ -501,33 +501,16 @@ class Select:
             elif (table_name := self._all_of(column)) is not None:
                 found += map(_output, self.scope.star(table_name))
             else:
-                value, text = self._without_alias(place), self._edited(*self._spans[place])
+                value, text = self._value(place), self._edited(self._clauses.items[place])
                 named = self._named(item) if isinstance(item, exp.Column) and len(item.parts) == 1 else None
                 if named is not None and named.column.table is None:  # USING makes it of two
                     text = f"{text} AS {quoted(item.name)}"
                 found.append(Output(_name_of(item), value, text, self._ref_of(column)))
         return tuple(found)
 
-    @cached_property
-    def _spans(self) -> list[tuple[int, int]]:
-        """Where each item of SELECT stands."""
-        first, table = self._tokens[0], self._start_of(0)
-        for word in (TokenType.HINT, TokenType.DISTINCT):
-            first = next((token for token in self._tokens[1:3] if token.token_type is word), first)
-        before = [token for token in self._tokens if token.end < table]
-        commas = [token for token in before if token.token_type is TokenType.COMMA]
-        marks = pairwise([first, *commas, before[-1]])  # the last one is FROM
-        return [(one.end + 1, following.start) for one, following in marks]
-
-    def _without_alias(self, place: int) -> str:
+    def _value(self, place: int) -> str:
         """An item of SELECT without the name that it gets."""
-        (start, end), item = self._spans[place], self._select.expressions[place]
-        if isinstance(item, exp.Alias):
-            end = item.args["alias"].meta[START]
-            words = [token for token in self._tokens if start <= token.start < end]
-            if len(words) > 1 and _is_word(words[-2], words[-1], "AS"):
-                end = words[-1].start
-        return self._edited(start, end)
+        return self._edited(self._clauses.value(place))
 
     def _ref_of(self, value: exp.Expr) -> Ref | None:
         """The column of a table that a value is; None for others."""
@@ -564,77 +547,9 @@ class Select:
                 ) from None
             return None
 
-    @cached_property
-    def _tokens(self) -> list[Token]:
-        """The words of the query that stand in no brackets."""
-        depth, found = 0, []
-        for token in tokens_of(self.query.worded.text, self.query.subject):
-            depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
-            if depth == 0:
-                found.append(token)
-            depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
-        return found
-
-    def _start_of(self, place: int) -> int:
-        """Where the name of a table stands."""
-        return int(self._nodes[place].parts[0].meta[START])
-
-    @cached_property
-    def _end_of_from(self) -> Token | None:
-        """The word WHERE, or GROUP, behind the last table; None for the end of the text."""
-        last = self._start_of(len(self._nodes) - 1)
-        words = pairwise(token for token in self._tokens if token.start >= last)
-        return next((token for before, token in words if _begins_clause(before, token)), None)
-
-    @cached_property
-    def _where(self) -> str | None:
-        """The condition of WHERE."""
-        if self._select.args.get("where") is None or (where := self._end_of_from) is None:
-            return None
-        group = self._group_by
-        return self._edited(where.end + 1, len(self.query.worded.text) if group is None else group[0].start)
-
-    @cached_property
-    def _group_by(self) -> tuple[Token, Token] | None:
-        """The words GROUP BY; None for none."""
-        last = self._start_of(len(self._nodes) - 1)
-        words = pairwise(token for token in self._tokens if token.start > last)
-        pairs = (pair for pair in words if tuple(one.text.upper() for one in pair) == ("GROUP", "BY"))
-        return next(pairs, None)
-
-    @cached_property
-    def _spans_of_groups(self) -> list[tuple[exp.Expr, tuple[int, int]]]:
-        """The values of GROUP BY, and where each stands."""
-        if (words := self._group_by) is None:
-            return []
-        commas = [
-            one for one in self._tokens if one.start > words[1].end and one.token_type is TokenType.COMMA
-        ]
-        starts = [words[1].end + 1, *(one.end + 1 for one in commas)]
-        ends = [*(one.start for one in commas), len(self.query.worded.text)]
-        return list(zip(self._select.args["group"].expressions, zip(starts, ends, strict=True), strict=True))
-
-    def _on(self, place: int, scope: Scope) -> str:
-        """The condition of a join."""
-        words = [token for token in self._tokens if token.start >= self._start_of(place)]
-        begin = next(token for before, token in pairwise(words) if _is_word(before, token, "ON"))
-        if place + 1 < len(self._nodes):
-            behind = self._start_of(place + 1)
-            at = max(number for number, token in enumerate(words) if token.start < behind)
-            while (
-                at
-                and words[at - 1].text.upper() in _OF_JOINS
-                and words[at - 2].token_type is not TokenType.DOT
-            ):
-                at -= 1
-            end = words[at].start
-        else:
-            end = len(self.query.worded.text) if self._end_of_from is None else self._end_of_from.start
-        return self._edited(begin.end + 1, end, scope)
-
-    def _edited(self, start: int, end: int, scope: Scope | None = None) -> str:
+    def _edited(self, span: Span, scope: Scope | None = None) -> str:
         """A part of the text, in which each column says its table, of all tables or of those of a scope."""
-        edits = []
+        (start, end), edits = span, []
         for column in self._select.find_all(exp.Column):
             first = column.parts[0]
             at = first.meta[START]
@@ -659,8 +574,11 @@ class Select:
         if self._select.args.get("distinct") is not None:
             found = [Item(one.name or one.value, one.value) for one in self.outputs]
             return [str(one.value) for one in found], found
-        values = [self._without_alias(place) for place in range(len(self._select.expressions))]
-        groups = [self._group(node, span, values) for node, span in self._spans_of_groups]
+        values = [self._value(place) for place in range(len(self._select.expressions))]
+        nodes = self._select.args["group"].expressions
+        groups = [
+            self._group(node, span, values) for node, span in zip(nodes, self._clauses.groups, strict=True)
+        ]
         items = []
         for item, text in zip(self._select.expressions, values, strict=True):
             value, name = item.unalias(), item.alias_or_name or item.sql("spark")
@@ -676,7 +594,7 @@ class Select:
             self.refuse(f"a query that leaves out {lost[0]}, by which it groups,", "select it")
         return groups, items
 
-    def _group(self, node: exp.Expr, span: tuple[int, int], values: Sequence[str]) -> str:
+    def _group(self, node: exp.Expr, span: Span, values: Sequence[str]) -> str:
         """A value of GROUP BY: by itself, by the number of an item, or by its alias."""
         if isinstance(node, exp.Literal) and not node.is_string:
             place = int(node.name) - 1
@@ -686,7 +604,7 @@ class Select:
         aliases = [_alias_of(one) for one in self._select.expressions]
         name = node.name.lower() if isinstance(node, exp.Column) and len(node.parts) == 1 else None
         if name is None or self.scope.has(name) or aliases.count(name) != 1:
-            return self._edited(*span)
+            return self._edited(span)
         return values[aliases.index(name)]
 
 
@@ -747,22 +665,6 @@ def _place_of(node: exp.Expr, select: exp.Select) -> int | None:
     while (parent := node.parent) is not None and parent is not select:
         node = parent
     return node.index if node.arg_key == "expressions" else None
-
-
-_OF_JOINS: Final = frozenset(
-    {"JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "CROSS", "SEMI", "ANTI", "NATURAL"}
-)
-"""Words before the table of a join."""
-
-
-def _is_word(before: Token, token: Token, *words: str) -> bool:
-    """Whether a token is a keyword: after a dot it is a column."""
-    return token.text.upper() in words and before.token_type is not TokenType.DOT
-
-
-def _begins_clause(before: Token, token: Token) -> bool:
-    kinds = (TokenType.WHERE, TokenType.GROUP_BY)
-    return _is_word(before, token, "WHERE", "GROUP") or token.token_type in kinds
 
 
 def _words_of(text: str) -> list[str]:

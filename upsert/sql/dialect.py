@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from threading import Lock
@@ -259,6 +259,20 @@ def tokens_of(text: str, subject: str) -> Sequence[Token]:
         raise SchemaError(
             f"{subject}: the text has an open quote or comment: {_opened(text, cause)}"
         ) from None
+
+
+def outside_of_brackets(tokens: Iterable[Token]) -> Iterator[Token]:
+    """The words of a text that stand in no brackets, and the outermost brackets themselves.
+
+    >>> [token.text for token in outside_of_brackets(tokens_of("a + f(b, (c))[d] - e", "query"))]
+    ['a', '+', 'f', '(', ')', '[', ']', '-', 'e']
+    """
+    depth = 0
+    for token in tokens:
+        depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
+        if depth == 0:
+            yield token
+        depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
 
 
 class _Read(NamedTuple):

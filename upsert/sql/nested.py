@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
-from typing import Final
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from upsert.sql.dialect import tokens_of
+from upsert.sql.dialect import outside_of_brackets, tokens_of
 from upsert.sql.query import QueryText
 from upsert.sql.tokens import blanked, white
 from upsert.types import quoted
@@ -47,7 +46,7 @@ def pieces(query: QueryText, seen: Mapping[str, tuple[Piece, ...]] | None = None
     known = dict(seen or {})
     if query.edits or query.is_piped:
         return (Piece(query, known),)
-    tokens = [token for token, depth in _with_depths(query) if depth == 0]
+    tokens = _words(query)
     if tokens and tokens[0].token_type is TokenType.WITH and _has_plain_names(query.tree):
         for name, start, end in _named(tokens):
             known[name.lower()] = pieces(replace(query, start=start, end=end), known)
@@ -64,17 +63,9 @@ def _has_plain_names(tree: exp.Expr) -> bool:
     )
 
 
-_OPENING: Final = (TokenType.L_PAREN, TokenType.L_BRACKET)
-_CLOSING: Final = (TokenType.R_PAREN, TokenType.R_BRACKET)
-
-
-def _with_depths(query: QueryText) -> Iterator[tuple[Token, int]]:
-    """The words of a query, each with the number of brackets around it, but its own."""
-    depth = 0
-    for token in tokens_of(blanked(query.statement, query.start, query.end), query.subject):
-        depth -= token.token_type in _CLOSING
-        yield token, depth
-        depth += token.token_type in _OPENING
+def _words(query: QueryText) -> list[Token]:
+    text = blanked(query.statement, query.start, query.end)
+    return list(outside_of_brackets(tokens_of(text, query.subject)))
 
 
 def _named(tokens: list[Token]) -> Iterator[tuple[str, int, int]]:
@@ -115,7 +106,7 @@ def _in_from(query: QueryText) -> Iterator[tuple[int, int]]:
     found = [node for node in tables if isinstance(node, exp.Subquery)]
     if not all(isinstance(node.this, exp.Select | exp.SetOperation) for node in found):
         return  # a join in brackets
-    words = [token for token, depth in _with_depths(query) if depth == 0]
+    words = _words(query)
     kinds = [token.token_type for token in words]
     pairs = enumerate(pairwise(kinds))  # after a dot it is a column
     found_at = (at for at, (before, kind) in pairs if kind is TokenType.FROM and before is not TokenType.DOT)
