@@ -71,14 +71,17 @@ class Const:
         >>> Const.of(pa.scalar(3))
         Const(value=3, type=DataType(int64))
         """
+        is_scalar = types.is_scalar(scalar.type)
         try:
-            found = scalar.as_py() if types.is_scalar(scalar.type) else None
+            found = scalar.as_py() if is_scalar else None
             is_kept = pa.scalar(found, scalar.type).equals(scalar) or found != found
         except (ValueError, OverflowError, pa.ArrowException):
             is_kept = False
         if not is_kept:
             name = types.sql_name(scalar.type)
-            raise ConfigurationError(f"a constant of type {name} cannot be {str(scalar)[:200]}")
+            # no text of Python's, which has no years before 1 and after 9999
+            text = str(pa.array([scalar]).cast(pa.string())[0] if is_scalar else scalar)
+            raise ConfigurationError(f"a constant of type {name} cannot be {text[:200]}")
         return cls(found, scalar.type)
 
     def to_json(self) -> dict[str, Any]:

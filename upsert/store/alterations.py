@@ -94,8 +94,8 @@ class AddColumn:
     """A new column: last, or just after column ``after`` ("" for the first place).
 
     Existing rows have ``initial`` in it, a value of a scalar type, or NULL. Without one, a column that
-    is NOT NULL or has a DEFAULT can only be added while the table has no rows. So it is in any case where an
-    engine makes one row of several: which of them has the value cannot be said.
+    is NOT NULL or has a DEFAULT can only be added while the table has no rows. Where an engine makes one row
+    of several, ``initial`` is refused: which of them has the value cannot be said.
     """
 
     column: Column
@@ -489,10 +489,16 @@ def _move(definition: Definition, name: str, after: str) -> Definition:
 
 
 def _initial(definition: Definition, change: AddColumn) -> Const | None:
-    """What existing rows have in a new column, if they can have a value."""
-    if change.initial is None or definition.options.merge.combines:
+    """What existing rows have in a new column, if it is said."""
+    if change.initial is None:
         return None
     of = f"{definition.owner}: ALTER TABLE: ADD COLUMN: value of existing rows"
+    if definition.options.merge.combines:
+        raise SchemaError(
+            f"{of} cannot be given to column {change.column.name!r}, because the 'merge-engine' makes one "
+            "row of several, of which each would have it; add the column without a default, UPDATE the rows, "
+            f"and then ALTER COLUMN {change.column.name} SET DEFAULT"
+        )
     if not isinstance(change.initial, pa.Scalar):
         raise SchemaError(f"{of} must be a pyarrow.Scalar, got {change.initial!r}; write pa.scalar(…)")
     column = replace(change.column, type=types.canonical(change.column.type, of))
