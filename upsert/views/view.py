@@ -141,6 +141,19 @@ def _fields_within(form: Form) -> Iterator[Form]:
 
 
 @dataclass(frozen=True)
+class SeenTable(Jsonable):
+    """The columns of a managed table that a plain view sees: those that it had when the view was created.
+
+    Attributes:
+        name: of the table, as the query of the view writes it.
+        columns: in their order of then, computed ones too.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ViewText(Jsonable):
     """A plain view: a name for a query, which is evaluated where the view is read.
 
@@ -150,6 +163,7 @@ class ViewText(Jsonable):
         database: in which names without one are looked up.
         given: the names of the query's columns when the view was created.
         columns: the names that they have in the view.
+        tables: what it sees of the tables; of a view of an earlier release, which sees all columns, ().
     """
 
     name: str
@@ -157,6 +171,7 @@ class ViewText(Jsonable):
     database: str
     given: tuple[str, ...]
     columns: tuple[str, ...]
+    tables: tuple[SeenTable, ...] = field(default=(), metadata=written_with("tables"))
 
 
 def within(view: ViewText, catalog: str, query: QueryText) -> list[Reference]:

@@ -20,6 +20,7 @@ from upsert.catalog.run.jobs import missing_in_catalog, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.scans import StreamNeededError
 from upsert.catalog.run.shows import matching, temporary_views
+from upsert.catalog.system_tables import split
 from upsert.errors import (
     ConfigurationError,
     CorruptTableError,
@@ -30,8 +31,8 @@ from upsert.errors import (
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.sql import statements as s
-from upsert.sql.show_create import view_was_there
-from upsert.views.view import ViewText
+from upsert.sql.show_create import declared_names, view_was_there
+from upsert.views.view import SeenTable, ViewText
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,8 +115,18 @@ def _planned(
     # a view has no key: nothing is written into it, and Spark finds out by itself what tells its rows apart
     own = tuple(Column(one.name, one.type, one.nullable, one.comment) for one in schema.columns)
     here, name = context.databases, table_ref.qualified.split(".", 1)[1]
-    text = ViewText(name, statement.query.text, here.current, given, columns)
+    tables = _seen(context, statement.query)
+    text = ViewText(name, statement.query.text, here.current, given, columns, tables)
     return PlainView(text, here.catalog, TableSchema(own, comment=statement.comment), statement.is_temporary)
+
+
+def _seen(context: Context, query: QueryText) -> tuple[SeenTable, ...]:
+    """The columns of the managed tables that a query reads, which ``*`` and the places in a UNION mean."""
+    return tuple(
+        SeenTable(name, tuple(declared_names(context.schema(name))))
+        for name in dict.fromkeys(reference.name for reference in query.references)
+        if split(name)[1] is None and context.plain_view(name) is None and context.connected(name) is None
+    )
 
 
 def _rows(context: Context, session: SparkSession, query: QueryText, table_ref: TableRef) -> DataFrame:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.logger import PySparkLogger
@@ -265,6 +265,8 @@ class _Reading:
         """The columns of a table that the query may see: those that came later are left out; None: all."""
         if not self.columns or split(reference.name)[1] is not None:
             return None
+        if reference.as_of is not None and reference.as_of.kind in (AsOfKind.ROW, AsOfKind.PROCESSING):
+            return None  # a join that looks rows up must find the table as such
         return self.columns.get(self.context.databases.resolve(reference.name).path)
 
     def _rows_of(self, scan: Scan) -> DataFrame:
@@ -272,7 +274,15 @@ class _Reading:
         df = scan.rows(self.context, self.spark)
         there = set(df.columns)
         found = [column for column in scan.only or () if column in there]
-        return df if not found or found == df.columns else df.select(*map(quoted, found))
+        wanted = [*found, ROW_KIND_COLUMN] if ROW_KIND_COLUMN in there else found
+        return df if not found or wanted == df.columns else df.select(*map(quoted, wanted))
+
+    def _seeing(self, view: ViewText, query: QueryText, references: Sequence[Reference]) -> Self:
+        """The reading of a plain view: of the tables that its query names it sees the columns of then."""
+        names = {one.name: full.name for one, full in zip(query.references, references, strict=True)}
+        at = self.context.databases.resolve
+        seen = {at(names[table.name]).path: table.columns for table in view.tables if table.name in names}
+        return replace(self, columns={**self.columns, **seen})
 
     def _view(self, reference: Reference) -> _View | None:
         """The plain view that a table of a query is; None for any other."""
@@ -302,7 +312,8 @@ class _Reading:
             raise SchemaError(f"{of} reads itself, {way}; let it read a table instead")
         # a view of an earlier release has Spark's variables in its text, which Spark exchanges
         query = QueryText.of(with_variables(text.query, self.spark), subject=of)
-        df = self.rows(query, within(text, catalog, query), (*inside, name))
+        references = within(text, catalog, query)
+        df = self._seeing(text, query, references).rows(query, references, (*inside, name))
         found = [column for column in df.columns if column != ROW_KIND_COLUMN]
         if found == [*text.columns]:
             return df

@@ -304,6 +304,66 @@ def test_streams_over_views_are_those_of_their_queries(session: Session) -> None
     assert expected == [(2, "Rome"), (3, "Oslo")]
 
 
+BY_PLACE = {
+    "both": "SELECT * FROM items UNION ALL SELECT * FROM later",
+    "named": "SELECT * FROM (SELECT * FROM items) AS q (a, b, c)",
+    "within": "SELECT a, c FROM named",
+    "common": "SELECT * FROM items NATURAL JOIN later",
+    "before": "SELECT * FROM items FOR SYSTEM_VERSION AS OF 1",
+    "changed": "SELECT kind, a, c FROM (SELECT * FROM table_changes(items, 0, 1)) AS q (a, b, c, kind)",
+    "large": "SELECT id, twice FROM (SELECT *, n * 2 AS twice FROM items) WHERE twice > 2",
+}
+"""Queries that mean columns by their places, or by all that there are."""
+
+
+def test_a_view_sees_the_columns_of_its_tables_in_their_places_of_then(session: Session) -> None:
+    """One of Spark's, whose text is read anew, would have the rows of a UNION under other names."""
+    session("CREATE TABLE later (id BIGINT, shop STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+    session("INSERT INTO later VALUES (3, 'b', 1), (9, 'c', 4)")
+    for name, query in BY_PLACE.items():
+        session(f"CREATE VIEW {name} AS {query}")
+    expected = {name: session.rows(f"SELECT * FROM {name}") for name in BY_PLACE}
+    assert all(expected.values())
+    for change in ("ALTER COLUMN n FIRST", "ADD COLUMN m INT DEFAULT 1 AFTER n", "ADD k AS n + 1"):
+        session(f"ALTER TABLE items {change}")
+        for name in BY_PLACE:
+            assert session.rows(f"SELECT * FROM {name}") == expected[name], (name, change)
+    session("ALTER TABLE later ADD COLUMN m INT DEFAULT 1 AFTER id")
+    session("CREATE MATERIALIZED VIEW m AS SELECT * FROM both")
+    assert session.rows("SELECT id, shop, n FROM m") == expected["both"]
+    session("CREATE OR REPLACE VIEW common AS SELECT * FROM items NATURAL JOIN later")
+    assert session("SELECT * FROM common").df.columns == ["n", "m", "id", "shop", "k"]
+
+
+def test_a_stream_over_a_view_goes_on_when_the_columns_of_its_tables_have_other_places(
+    session: Session,
+) -> None:
+    session("CREATE VIEW named AS SELECT id, city FROM items JOIN shops USING (shop)")
+    session("CREATE VIEW all_of AS SELECT * FROM items")
+    session("CREATE TABLE places (id BIGINT, city STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    session("CREATE TABLE copies LIKE items")
+    session("SET 'execution.runtime-mode' = 'streaming'")
+
+    def follow() -> None:
+        for sink, view in (("places", "named"), ("copies", "all_of")):
+            session(f"SET 'pipeline.name' = '{sink}'")
+            running = session(f"INSERT INTO {sink} SELECT * FROM {view}")
+            running.query.processAllAvailable()
+            running.query.stop()
+
+    follow()
+    session("ALTER TABLE items ALTER COLUMN n FIRST")
+    session("ALTER TABLE shops ADD COLUMN country STRING DEFAULT 'it' FIRST")
+    session("SET 'execution.runtime-mode' = 'batch'")
+    session("INSERT INTO items VALUES (8, 2, 'b'), (9, 4, 'b')")
+    session("DELETE FROM items WHERE id = 1")
+    session("SET 'execution.runtime-mode' = 'streaming'")
+    follow()
+    session("SET 'execution.runtime-mode' = 'batch'")
+    assert session.rows("SELECT * FROM places") == [(2, "Oslo"), (3, "Oslo"), (4, "Oslo")]
+    assert session.rows("SELECT * FROM copies") == session.rows("SELECT id, shop, n FROM items")
+
+
 def test_a_stream_over_a_view_is_planned_as_its_query(session: Session) -> None:
     session("CREATE VIEW named (id, place) AS SELECT id, city FROM items JOIN shops USING (shop)")
     session("CREATE TABLE places (id BIGINT, place STRING, PRIMARY KEY (id) NOT ENFORCED)")
