@@ -14,7 +14,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -47,12 +47,29 @@ _FREE_BYTES: Final = 1 << 30
 _OLD_S: Final = 30 * 24 * 3600.0
 
 
+_COMPILES_LATER: Final = tuple(
+    f"-XX:Tier4{name}={20 * default}"
+    for name, default in {
+        "InvocationThreshold": 5_000,
+        "MinInvocationThreshold": 600,
+        "CompileThreshold": 15_000,
+        "BackEdgeThreshold": 40_000,
+    }.items()
+)
+"""After 20 times as many calls as by default Java compiles a method for the second time.
+
+That takes much longer than the first time, and on few cores the statement waits for it. Most methods are
+Spark's planner, which needs it least. Loops over rows come to so many calls within a second.
+"""
+
+
 @dataclass(frozen=True)
 class Java:
-    """A program that Spark runs on, and what it says of its version."""
+    """A program that Spark runs on, what it says of its version, and the options that it is started with."""
 
     program: str
     says: str
+    options: tuple[str, ...] = ()
 
 
 def checked_java(environment: Mapping[str, str]) -> Java:
@@ -63,10 +80,11 @@ def checked_java(environment: Mapping[str, str]) -> Java:
     remedy = f"install Java {OLDEST} or newer and set JAVA_HOME to its folder"
     if java is None or not os.access(java, os.X_OK):
         raise ConfigurationError(f"Spark needs Java {OLDEST} or newer, found none by {where}; {remedy}")
+    options = _COMPILES_LATER
     try:
-        answer = subprocess.run(
-            [java, "-version"], env={**environment}, capture_output=True, text=True, timeout=60, check=False
-        )
+        answer = _answer([java, *options, "-version"], environment)
+        if answer.returncode:  # some Java has other names for them
+            options, answer = (), _answer([java, "-version"], environment)
     except (OSError, subprocess.TimeoutExpired) as cause:
         raise ConfigurationError(f"Java at {java!r} must tell its version, got {cause}; {remedy}") from cause
     says = (answer.stderr + answer.stdout).strip()
@@ -78,7 +96,14 @@ def checked_java(environment: Mapping[str, str]) -> Java:
         raise ConfigurationError(
             f"Spark needs Java {OLDEST} or newer, found Java {found[1]}{found[2]} by {where}; {remedy}"
         )
-    return Java(os.path.realpath(java), says)
+    return Java(os.path.realpath(java), says, options)
+
+
+def _answer(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """What a program says that ends at once."""
+    return subprocess.run(
+        command, env={**environment}, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def kept_classes(

@@ -164,9 +164,10 @@ class Session:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
         java = checked_java(os.environ)
         classes = kept_classes(java, os.environ, self._conf, makes=has_terminal())
+        of_jvm = [*java.options, *classes]
         given = self._conf if self._master is None else {"spark.master": self._master} | self._conf
         builder = SparkSession.builder
-        with Console(stderr=True).status("starting Spark …"), _jvm_options(self._conf, classes):
+        with Console(stderr=True).status("starting Spark …"), _jvm_options(self._conf, of_jvm):
             settings = unsaid(_SETTINGS, given) | given
             for key, value in (_daemon_of_workers(settings) | settings).items():
                 builder = builder.config(key, value)
@@ -457,13 +458,13 @@ def _shown_if_long() -> Iterator[None]:
 
 
 @contextmanager
-def _jvm_options(conf: Mapping[str, str], classes: Sequence[str]) -> Iterator[None]:
+def _jvm_options(conf: Mapping[str, str], others: Sequence[str]) -> Iterator[None]:
     """Without bars of progress, and without the log of a JVM that starts; what the user says counts more.
 
     An installed Spark has a configuration of its log.
     """
     given = os.environ.get(_JVM_OPTIONS)
-    own = [_NO_PROGRESS, _NOT_AMONG_ROWS, *classes]
+    own = [_NO_PROGRESS, _NOT_AMONG_ROWS, *others]
     if _LOG_LEVEL not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
         own.append(f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}")
     os.environ[_JVM_OPTIONS] = " ".join([*own, *([] if given is None else [given])])

@@ -31,6 +31,17 @@ def test_new_ones_are_taken(version: str, tmp_path: Path) -> None:
     checked_java({"JAVA_HOME": str(java(tmp_path / "j", f'openjdk version "{version}" 2024-01-16'))})
 
 
+def test_a_java_that_lacks_an_option_is_started_without(tmp_path: Path) -> None:
+    home = java(tmp_path / "j", 'openjdk version "21"')
+    taken = checked_java({"JAVA_HOME": str(home)}).options
+    assert taken
+    with (home / "bin" / "java").open("a") as program:
+        program.write('case "$1" in -XX:*) exit 1;; esac\n')
+    assert checked_java({"JAVA_HOME": str(home)}) == Java(
+        str(home / "bin" / "java"), 'openjdk version "21"', options=()
+    )
+
+
 @pytest.mark.parametrize(
     ("says", "message"),
     [
