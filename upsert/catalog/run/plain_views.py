@@ -107,6 +107,11 @@ def _planned(
             f"{subject}: its query must give {len(columns)} columns ({', '.join(columns)}), got {len(given)} "
             f"({', '.join(given)}); name as many, or select others"
         )
+    if ROW_KIND_COLUMN in columns:
+        raise SchemaError(
+            f"{subject}: column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; name the "
+            "columns after the view"
+        )
     if repeated := next((one for one in columns if columns.count(one) > 1), None):
         raise SchemaError(
             f"{subject}: its query gives two columns {repeated!r}; name the columns after the view"

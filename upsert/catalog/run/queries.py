@@ -314,10 +314,12 @@ class _Reading:
         query = QueryText.of(with_variables(text.query, self.spark), subject=of)
         references = within(text, catalog, query)
         df = self._seeing(text, query, references).rows(query, references, (*inside, name))
-        found = [column for column in df.columns if column != ROW_KIND_COLUMN]
+        # only a view of table_changes has the kinds as a column, under another name
+        has_kinds = ROW_KIND_COLUMN in df.columns and ROW_KIND_COLUMN not in text.given
+        kinds = [ROW_KIND_COLUMN] if has_kinds else []
+        found = [column for column in df.columns if column not in kinds]
         if found == [*text.columns]:
             return df
-        kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in df.columns else []
         if found == [*text.given]:
             return df.toDF(*text.columns, *kinds)
         if missing := [column for column in text.given if found.count(column) != 1]:
