@@ -203,6 +203,8 @@ class HiddenTable:
             if kept.type_of(own) != column.type:
                 was = types.sql_name(kept.type_of(own))
                 return f"column {column.name!r} of type {types.sql_name(column.type)}, which was {was}"
+        if set(kept.names) == set(self.rows.table_schema().names):
+            return "them in another order, which ALTER COLUMN … AFTER takes back"
         return "fewer columns, of which one was dropped meanwhile"
 
     def base(self, table: Table, query: str, batch: int) -> SnapshotInfo:

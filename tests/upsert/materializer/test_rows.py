@@ -170,6 +170,7 @@ def test_columns_are_kept_by_their_ids() -> None:
             "column 'value' of type FLOAT, which was DOUBLE",
         ),
         (SCHEMA.columns, ("k", "count"), "another PRIMARY KEY"),
+        (SCHEMA.columns[::-1], ("k",), "them in another order, which ALTER COLUMN … AFTER takes back"),
     ],
 )
 def test_a_sink_whose_columns_have_changed_is_refused_by_what_has(
