@@ -237,7 +237,9 @@ def newest(schema: TableSchema, files: Iterable[FileEntry], known: int | None = 
     source = source_of(schema)
     if source is None:
         return known
-    found = (_number(entry.max.get(source.id)) for entry in files)
+    found = [_number(entry.max.get(source.id)) for entry in files]
+    if None in found and source.initial is not None:
+        found.append(_number(source.initial.value))  # files that lack the column state nothing of it
     return max((value for value in (known, *found) if value is not None), default=None)
 
 

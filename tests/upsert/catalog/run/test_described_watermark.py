@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from upsert import Catalog
 from upsert.catalog.results import Rows
+from upsert.schema import Column
+from upsert.store.alterations import AddColumn
 from upsert.store.read.snapshot import Snapshot
 
 HOUR = 3_600_000_000
@@ -51,6 +53,20 @@ def test_watermark_comes_from_bounds_and_never_goes_back(
     table.overwrite(pa.table({"id": [4], "ts": pa.array([12 * HOUR], stamps.type)}))
     assert described(catalog) == at(11)
     catalog.sql("ALTER TABLE t ADD COLUMN n BIGINT")
+    assert described(catalog) == at(11)
+
+
+def test_the_value_that_a_new_column_has_in_older_rows_is_their_time(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql("CREATE TABLE t (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+    table, type_ = catalog.table("t"), pa.timestamp("us", "UTC")
+    table.write(pa.table({"id": [1]}))
+    table.alter(AddColumn(Column("ts", type_), initial=pa.scalar(9 * HOUR, type_)))
+    catalog.sql("ALTER TABLE t ADD WATERMARK FOR ts AS ts - INTERVAL '1' HOUR")
+    assert described(catalog) == at(8), "no file has the column"
+    table.write(pa.table({"id": [1, 2], "ts": pa.array([3 * HOUR, 2 * HOUR], type_)}))
+    assert described(catalog) == at(8)
+    table.write(pa.table({"id": [3], "ts": pa.array([12 * HOUR], type_)}))
     assert described(catalog) == at(11)
 
 
