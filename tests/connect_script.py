@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 os.environ["SPARK_TESTING"] = "1"  # lets the server choose its port
+# PostgreSQL is started by another user, for which Python forks: what gRPC does then has aborted the child
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pyarrow as pa
 import pyarrow.parquet as pq
