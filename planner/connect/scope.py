@@ -117,11 +117,11 @@ class Scope:
             SchemaError: there is none, or there are several.
         """
         first, *others = [part.name.lower() for part in column.parts]
-        if others and self.is_table(first):
-            own = [one for one in (*self.columns, *self.hidden) if (one.table or "").lower() == first]
-            found = [Named(one, 2) for one in own if one.name.lower() == others[0]]
-        else:  # what follows it are its fields
+        found = _of_table(self.columns, first, others)
+        if not found:  # what follows it are its fields
             found = [Named(one, 1) for one in self.columns if one.name.lower() == first]
+        if not found:
+            found = _of_table(self.hidden, first, others)
         if len(found) == 1:
             return found[0]
         where = "several tables, write that of one" if found else "no table of the query"
@@ -143,6 +143,12 @@ class Scope:
         else:
             own = (one for one in (*self.hidden, *self.columns) if one.table is not None)
             yield from (one for one in own if str(one.table).lower() == table.lower())
+
+
+def _of_table(columns: Sequence[Listed], table: str, fields: Sequence[str]) -> list[Named]:
+    """The columns that the words after a table's name mean, all in lower case."""
+    own = (one for one in columns if fields and (one.table or "").lower() == table)
+    return [Named(one, 2) for one in own if one.name.lower() == fields[0]]
 
 
 def _either(own: Listed, other: Listed) -> Listed:

@@ -32,7 +32,8 @@ from upsert.schema import TableSchema
 from upsert.sql.checks import condition_of
 from upsert.sql.dialect import END, START, Edit, Revision, tokens_of, visible_name
 from upsert.sql.nested import Piece
-from upsert.sql.query import AsOf, AsOfKind, Reference
+from upsert.sql.query import AsOf, AsOfKind, Reference, is_read
+from upsert.sql.tokens import without_comments
 from upsert.sql.volatile import of_the_moment
 from upsert.store.table import Table
 from upsert.types import quoted
@@ -181,7 +182,8 @@ class Select:
         nodes = [select.args["from_"].this, *(join.this for join in joins)]
         for node in nodes:
             self._check_table(node)
-        self._clauses = Clauses(self.query.worded.text, select, self.query.subject)
+        self._text = without_comments(self.query.worded.text, self.query.subject)
+        self._clauses = Clauses(self._text, select, self.query.subject)
         self._kinds = ["", *map(self._kind, joins)]
         given = inputs.tables  # with the times that rows have
         references = [given.get(one.position, (one, None))[0] for one in self.query.references]
@@ -249,7 +251,7 @@ class Select:
         raise PlanError([Refused(reason, f"{remedy}; or use a classic session")])
 
     def _check_table(self, node: exp.Expr) -> None:
-        is_plain = isinstance(node, exp.Table) and not node.alias_column_names
+        is_plain = isinstance(node, exp.Table) and is_read(node) and not node.alias_column_names
         if not is_plain or any(part for name, part in node.args.items() if name not in _OF_TABLE):
             self.refuse(repr(node.sql("spark")))
 
@@ -319,7 +321,8 @@ class Select:
     def _join(self, join: exp.Join, source: Source, columns: Sequence[Listed]) -> None:
         """Add a table with how it is joined to those before it."""
         place = len(self.sources)
-        kind, padded, both = self._kinds[place], self._padded, self.scope.joined(columns)
+        kind, both = self._kinds[place], self.scope.joined(columns)
+        padded = self._padded | null_supplied(source.tree)
         condition, names = join.args.get("on"), [one.name for one in join.args.get("using") or ()]
         if join.method:
             names = list(self.scope.shared_with(columns))
@@ -539,30 +542,38 @@ class Select:
             aliases = [_alias_of(one) for one in self._select.expressions]
             if self.scope.has(name) or name not in aliases:
                 raise
-            # a table of the same name is a column, too
-            if place is None or name not in aliases[:place] or self._is_inner or self.scope.is_table(name):
+            is_before = place is not None and name in aliases[:place]
+            # a table of the same name is a column, too; and groups are of columns of the tables
+            if not is_before or self._is_inner or self.is_counted or self.scope.is_table(name):
                 raise SchemaError(
                     f"{self.query.subject}: column {column.sql('spark')!r} is in no table of the query, but "
                     "an alias of its SELECT; write what it stands for, or SELECT … FROM (SELECT …)"
                 ) from None
             return None
 
-    def _edited(self, span: Span, scope: Scope | None = None) -> str:
-        """A part of the text, in which each column says its table, of all tables or of those of a scope."""
+    def _edited(self, span: Span, scope: Scope | None = None, *, in_full: bool = False) -> str:
+        """A part of the text, in which each column says its table, of all tables or of those of a scope.
+
+        With ``in_full`` a column has one text, however it is written.
+        """
         (start, end), edits = span, []
         for column in self._select.find_all(exp.Column):
             first = column.parts[0]
             at = first.meta[START]
             if not start <= at < end or isinstance(first, exp.Star) or self._all_of(column) is not None:
                 continue
-            named = self._named(column) if scope is None else scope.named(column)
-            if named is None or named.parts > 1:
+            if _is_parameter(column):
                 continue
-            if named.column.table is not None:
+            named = self._named(column) if scope is None else scope.named(column)
+            is_field = _names_a_field(column)
+            if named is None or (named.parts > 1 and (is_field or not in_full)):
+                continue
+            if named.column.table is not None and (is_field or not in_full):
                 edits.append(Edit(at - start, at - start, f"{quoted(named.column.table)}."))
                 continue
-            edits.append(Edit(at - start, first.meta[END] + 1 - start, named.column.value))
-        return Revision(self.query.worded.text[start:end]).edited(edits).text.strip()
+            value = f"{named.column.value} AS {quoted(first.name)}" if is_field else named.column.value
+            edits.append(Edit(at - start, column.parts[named.parts - 1].meta[END] + 1 - start, value))
+        return Revision(self._text[start:end]).edited(edits).text.strip()
 
     @property
     def is_counted(self) -> bool:
@@ -571,40 +582,57 @@ class Select:
 
     def grouped(self) -> tuple[list[str], list[Item]]:
         """The values of its GROUP BY, and what it gives of each group."""
+        groups, items = self._grouped()
+        names = [one.name for one in items]
+        keys = (one.name for one in items if one.function is None)
+        if (twice := next((name for name in keys if names.count(name) > 1), None)) is not None:
+            self.refuse(f"a query of groups with several columns {twice!r}", "name them by AS")
+        return groups, items
+
+    def _grouped(self) -> tuple[list[str], list[Item]]:
         if self._select.args.get("distinct") is not None:
             found = [Item(one.name or one.value, one.value) for one in self.outputs]
             return [str(one.value) for one in found], found
-        values = [self._value(place) for place in range(len(self._select.expressions))]
+        values = [self._clauses.value(place) for place in range(len(self._select.expressions))]
         nodes = self._select.args["group"].expressions
         groups = [
             self._group(node, span, values) for node, span in zip(nodes, self._clauses.groups, strict=True)
         ]
         items = []
-        for item, text in zip(self._select.expressions, values, strict=True):
+        for item, span in zip(self._select.expressions, values, strict=True):
             value, name = item.unalias(), item.alias_or_name or item.sql("spark")
             if is_summed(value):
+                text = self._edited(span)
                 given = text[text.index("(") + 1 : text.rindex(")")].strip()
                 items.append(Item(name, None if given == "*" else given, FUNCTIONS[type(value)]))
                 continue
-            same = next((group for group in groups if _words_of(group) == _words_of(text)), None)
+            words = self._words_of(span)
+            same = next((group for group in groups if self._words_of(group) == words), None)
             if same is None:
                 self.refuse(f"{value.sql('spark')!r}, which is not in GROUP BY,", "name it there")
-            items.append(Item(name, same))
-        if lost := [text for text in groups if text not in {one.value for one in items if not one.function}]:
+            items.append(Item(name, self._edited(same)))
+        texts = [*map(self._edited, groups)]
+        if lost := [text for text in texts if text not in {one.value for one in items if not one.function}]:
             self.refuse(f"a query that leaves out {lost[0]}, by which it groups,", "select it")
-        return groups, items
+        return texts, items
 
-    def _group(self, node: exp.Expr, span: Span, values: Sequence[str]) -> str:
+    def _words_of(self, span: Span) -> list[str]:
+        """The words of a value, whatever stands between them, and whatever its columns are called by."""
+        return [
+            f"{one.token_type} {one.text}" for one in tokens_of(self._edited(span, in_full=True), "a value")
+        ]
+
+    def _group(self, node: exp.Expr, span: Span, values: Sequence[Span]) -> Span:
         """A value of GROUP BY: by itself, by the number of an item, or by its alias."""
         if isinstance(node, exp.Literal) and not node.is_string:
-            place = int(node.name) - 1
+            place = int(node.name) - 1 if node.is_int else -1
             if not 0 <= place < len(values):
                 self.refuse(f"GROUP BY {node.name}, of {len(values)} items,", "name what the query groups by")
             return values[place]
         aliases = [_alias_of(one) for one in self._select.expressions]
         name = node.name.lower() if isinstance(node, exp.Column) and len(node.parts) == 1 else None
         if name is None or self.scope.has(name) or aliases.count(name) != 1:
-            return self._edited(span)
+            return span
         return values[aliases.index(name)]
 
 
@@ -645,6 +673,24 @@ def _tree_of(sources: Sequence[Source]) -> Node:
     return tree
 
 
+def _names_a_field(column: exp.Column) -> bool:
+    """Whether a struct calls its field as the column is written."""
+    above = column.parent
+    if isinstance(above, exp.PropertyEQ):  # without AS its name is a copy
+        return above.this.meta.get(START) in (None, column.parts[-1].meta[START])
+    return isinstance(above, exp.Struct | exp.Tuple)
+
+
+def _is_parameter(column: exp.Column) -> bool:
+    """Whether a function in the text, as ``x -> x + 1``, has a parameter of the name, in whatever case."""
+    name, node = column.parts[0].name.lower(), column.parent
+    while node is not None:
+        if isinstance(node, exp.Lambda) and name in (one.name.lower() for one in node.expressions):
+            return True
+        node = node.parent
+    return False
+
+
 def _output(column: Listed) -> Output:
     """A column of a star."""
     name = "" if column.table is not None else f" AS {quoted(column.name)}"
@@ -665,8 +711,3 @@ def _place_of(node: exp.Expr, select: exp.Select) -> int | None:
     while (parent := node.parent) is not None and parent is not select:
         node = parent
     return node.index if node.arg_key == "expressions" else None
-
-
-def _words_of(text: str) -> list[str]:
-    """The words of a value, whatever stands between them."""
-    return [f"{one.token_type} {one.text}" for one in tokens_of(text, "a value")]

@@ -120,7 +120,15 @@ QUERIES = (
         "SELECT x.q, x.k FROM (SELECT k, y.n + 1 AS q FROM (SELECT k, coalesce(m, 5) AS n FROM b) y) x RIGHT "
         "JOIN a ON x.k = a.k"
     ),
+    (
+        "SELECT a.id, y.c FROM a JOIN (SELECT b.id, c.id AS c FROM b LEFT JOIN c ON b.k = c.k AND c.m > 5) y "
+        "ON a.id = y.id AND a.m <=> y.c"
+    ),
+    "SELECT n FROM (\nSELECT k, m AS n FROM b\n) x\nJOIN a USING (k) JOIN (\nSELECT k FROM c) y ON m = y.k",
     # names of its own
+    "SELECT to_json(struct(k, a.m)) AS j, to_json((K, 1)) AS t FROM a FULL JOIN b USING (k)",
+    "SELECT a.k, b.k AS own FROM (SELECT k, struct(id AS k) AS a FROM b) b JOIN c a USING (k)",
+    "SELECT size(filter(array(a.m, 1), K -> k > 0)) AS n FROM a JOIN b USING (id, k)",
     "SELECT a.id + 1 AS x, x * 2 AS y, y - x FROM a JOIN b ON a.k = b.k",
     "SELECT /*+ BROADCAST(b) */ a.id FROM a JOIN b ON a.k = b.k",
     "SELECT a.m AS id, a.id AS m, a.id + 1 AS q FROM a JOIN b ON a.k = b.k",
@@ -235,7 +243,8 @@ SUMMED = (
     "SELECT k, count(a.m) AS n, sum(a.f * b.m) AS s FROM a FULL JOIN b USING (k) WHERE k > 0 GROUP BY k",
     "SELECT coalesce(a.m, b.m) AS c, count(*) FROM a LEFT JOIN b ON a.k = b.k GROUP BY c",
     "SELECT DISTINCT k FROM a",
-    "SELECT DISTINCT k, * FROM a FULL JOIN b USING (k)",
+    "SELECT DISTINCT k, a.m, b.f FROM a FULL JOIN b USING (k)",
+    "SELECT a.k, K + 1 AS n, -- the (\n count(*) -- and (\n, sum(m) -- )\n FROM a GROUP BY k, k + 1 -- by",
     "SELECT /*+ BROADCAST(a) */ DISTINCT a.k + 1 AS x, b.m FROM a, b WHERE a.k = b.k",
 )
 

@@ -67,6 +67,7 @@ def test_a_value_may_be_used_by_its_name_behind_it() -> None:
         "SELECT id AS x, y.k FROM a x JOIN b y ON x.k = y.k WHERE x > 1",
         "SELECT id + 1 AS a, a * 2 AS y FROM a",
         "SELECT z.y FROM b JOIN (SELECT k, id + 1 AS x, x * 2 AS y FROM a) z ON b.k = z.k",
+        "SELECT DISTINCT id + 1 AS x, x * 2 AS y FROM a",
     ],
 )
 def test_a_name_of_a_value_that_cannot_be_used_is_said_to_be_one(query: str) -> None:
@@ -97,6 +98,14 @@ def test_a_name_of_a_value_that_cannot_be_used_is_said_to_be_one(query: str) -> 
         ("SELECT id + 1, count(*) AS n FROM a GROUP BY id + 1L", None, "'id + 1', which is not in GROUP BY,"),
         ("SELECT id, count(*) AS n FROM a GROUP BY id, k", None, "leaves out `a`.k, by which it groups"),
         ("SELECT id, count(*) AS n FROM a GROUP BY 3", None, "GROUP BY 3, of 2 items,"),
+        ("SELECT id, count(*) AS n FROM a GROUP BY 1.0", None, "GROUP BY 1.0, of 2 items,"),
+        ("SELECT a.K, count(*) AS n FROM a GROUP BY k", ["`a`.k"], [("K", "`a`.k"), ("n", None)]),
+        (
+            "SELECT k, sum(id) AS k FROM a GROUP BY 1",
+            None,
+            "a query of groups with several columns 'k' cannot be planned; name them by AS",
+        ),
+        ("SELECT DISTINCT a.k, b.k FROM a JOIN b ON a.id = b.n", None, "several columns 'k'"),
         ("SELECT k, count(*) + 1 AS n FROM a GROUP BY k", None, "'COUNT(*)' cannot be planned"),
         ("SELECT k, sum(DISTINCT id) AS n FROM a GROUP BY k", None, "'SUM(DISTINCT id)' cannot be planned"),
         ("SELECT k, sum(max(id)) AS n FROM a GROUP BY k", None, "'SUM(MAX(id))' cannot be planned"),
@@ -119,6 +128,7 @@ def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: An
     ("query", "part"),
     [
         ("SELECT id FROM a TABLESAMPLE (10 PERCENT)", "'a TABLESAMPLE"),
+        ("SELECT a.id FROM a JOIN range(3) r ON a.id = r.id", "'RANGE(3)"),
         ("SELECT id FROM b JOIN a UNPIVOT (v FOR name IN (id, both)) ON a.k = b.k", "'a UNPIVOT"),
         ("SELECT id FROM a AS a (k, id, both)", "'a AS a"),
         ("SELECT * EXCEPT (k) FROM a", "'* EXCEPT"),

@@ -119,6 +119,9 @@ _OF_TEXT: Final[dict[type[exp.Expr], str]] = {
     exp.EndsWith: "endswith",
     exp.Contains: "contains",
 }
+_LOOSE: Final = (exp.Not, exp.In, exp.Between, exp.Like)
+"""What Spark applies after a comparison."""
+
 _READ: Final = frozenset(
     {"this", "expression", "expressions", "low", "high", "start", "length", "ifs", "default", "true", "false"}
     | {"to", "negate", "safe", "coalesce", "typed", "is_string", "table", "db", "catalog", "unit"}
@@ -186,6 +189,8 @@ class _Translation:
                     "substring", tuple(self.value(node.args[name]) for name in ("this", "start", "length"))
                 )
         kind = type(node)
+        if kind in _COMPARISONS:
+            self._check_order(node)
         if kind in _COMPARISONS or kind in _ARITHMETIC:
             op = _COMPARISONS.get(kind) or _ARITHMETIC[kind]
             return self._alike(op, (self.value(node.args["this"]), self.value(node.args["expression"])))
@@ -195,6 +200,16 @@ class _Translation:
         if kind in _OF_TEXT:
             return Call(_OF_TEXT[kind], (self.value(node.this), self.value(node.args["expression"])))
         raise self._unknown(node)
+
+    def _check_order(self, node: exp.Expr) -> None:
+        """Refuse a comparison whose sides Spark reads as others than sqlglot, where no brackets say which."""
+        one, other = node.args["this"], node.args["expression"]
+        if isinstance(one, _LOOSE) or isinstance(other, (*_LOOSE, *_COMPARISONS)):
+            raise self._refusal(
+                f"Spark compares from left to right, and before NOT, IN, BETWEEN and LIKE, in "
+                f"{node.sql('spark')!r}",
+                "brackets around each side",
+            )
 
     def _interval(self, node: exp.Interval | exp.Neg) -> Const:
         found = interval_literal(node.this if isinstance(node, exp.Neg) else node)

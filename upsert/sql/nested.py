@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
+from typing import Final
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
@@ -17,6 +18,9 @@ from upsert.sql.dialect import outside_of_brackets, tokens_of
 from upsert.sql.query import QueryText
 from upsert.sql.tokens import blanked, white
 from upsert.types import quoted
+
+_BEGINS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
+"""Words with which a query begins."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,12 @@ def _words(query: QueryText) -> list[Token]:
 def _named(tokens: list[Token]) -> Iterator[tuple[str, int, int]]:
     """The name of each query of WITH, and where it stands, by the words outside of brackets."""
     at = 1
-    while True:  # name AS ( ) and a comma, or the query itself
-        yield tokens[at].text, tokens[at + 2].end + 1, tokens[at + 3].start
-        if tokens[at + 4].token_type is not TokenType.COMMA:
+    while True:  # name [AS] ( ) and a comma, or the query itself
+        opens = at + 1 if tokens[at + 1].token_type is TokenType.L_PAREN else at + 2
+        yield tokens[at].text, tokens[opens].end + 1, tokens[opens + 1].start
+        if tokens[opens + 2].token_type is not TokenType.COMMA:
             return
-        at += 5
+        at = opens + 3
 
 
 def _end_of_with(tokens: list[Token]) -> int:
@@ -85,17 +90,17 @@ def _end_of_with(tokens: list[Token]) -> int:
 
 def _without_brackets(query: QueryText, seen: Mapping[str, tuple[Piece, ...]]) -> Piece:
     """A query with names in place of the queries in its FROM."""
-    known, statement = dict(seen), query.statement
-    names = (name for number in count(1) if (name := f"query {number}") not in query.statement)
-    for start, end in _in_from(query):
-        name = next(names)
-        written = quoted(name)
-        if len(written) > end - start:
-            continue  # it is none: brackets around a name
+    known, statement, last = dict(seen), query.statement, query.end
+    free = (name for number in count(1) if (name := f"query {number}") not in query.statement)
+    spans = list(_in_from(query))
+    for (start, end), name in reversed(list(zip(spans, free, strict=False))):
         known[name] = pieces(replace(query, start=start + 1, end=end - 1), seen)
-        rest = white(query.statement[start + len(written) : end])
-        statement = f"{statement[:start]}{written}{rest}{statement[end:]}"
-    return Piece(replace(query, statement=statement), known)
+        # what follows stays in its line and column
+        line, *others = query.statement[start:end].split("\n")
+        instead = "\n".join((quoted(name).ljust(len(line)), *map(white, others)))
+        statement = f"{statement[:start]}{instead}{statement[end:]}"
+        last += len(instead) - (end - start)
+    return Piece(replace(query, statement=statement, end=last), known)
 
 
 def _in_from(query: QueryText) -> Iterator[tuple[int, int]]:
@@ -113,5 +118,8 @@ def _in_from(query: QueryText) -> Iterator[tuple[int, int]]:
     for at in range(next(found_at, len(words)) + 2, len(words)):
         opens = kinds[at - 1] in (TokenType.FROM, TokenType.JOIN, TokenType.COMMA)
         if opens and kinds[at] is TokenType.L_PAREN and found:
-            yield words[at].start, words[at + 1].end + 1
-            found.pop()
+            start, end = words[at].start, words[at + 1].end + 1
+            inside = blanked(query.statement, start + 1, end - 1)
+            if tokens_of(inside, query.subject)[0].token_type in _BEGINS:  # else a value of IS DISTINCT FROM
+                yield start, end
+                found.pop()

@@ -348,7 +348,7 @@ class QueryText:
 
     @cached_property
     def _tables(self) -> tuple[exp.Table, ...]:
-        tables = filter(_is_read, self.tree.find_all(exp.Table))
+        tables = filter(is_read, self.tree.find_all(exp.Table))
         named = (table for table in tables if not _is_named_query(table))
         return tuple(sorted(named, key=lambda table: table.this.meta[START]))
 
@@ -436,7 +436,7 @@ def _span(table: exp.Table) -> tuple[int, int]:
     return parts[0].meta[START], parts[-1].meta[END] + 1
 
 
-def _is_read(table: exp.Table) -> bool:
+def is_read(table: exp.Table) -> bool:
     """Whether it is a table by its name, or the changes of one; not a function, or a parameter."""
     parts = [] if isinstance(table.this, TableChanges) else table.parts
     return all(isinstance(part, exp.Identifier) for part in parts)

@@ -235,6 +235,22 @@ def without_hints(text: str, subject: str, until: int) -> str:
     return "".join((*parts, text[at:]))
 
 
+def without_comments(text: str, subject: str) -> str:
+    r"""A text of the same places without its comments; hints of Spark, right behind SELECT, stay.
+
+    >>> without_comments("SELECT 5L /* five */", "query")
+    'SELECT 5L           '
+    >>> without_comments("SELECT /*+ COALESCE(1) */ a, -- (the key\n 'b--' /* (c) */ FROM t", "query")
+    "SELECT /*+ COALESCE(1) */ a,            \n 'b--'           FROM t"
+    """
+    parts, at = [], 0
+    for token in tokens_of(text, subject):
+        if token.start >= at:  # a number with a suffix is several, at one place
+            parts += [white(text[at : token.start]), text[token.start : token.end + 1]]
+            at = token.end + 1
+    return "".join((*parts, white(text[at:])))
+
+
 def _hint_between(text: str, after: int, before: int, subject: str) -> Hint | None:
     match = _HINT.search(text, after, before)
     end = -1 if match is None else text.find("*/", match.end(), before)

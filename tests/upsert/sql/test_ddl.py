@@ -329,6 +329,12 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
         ("a INT CHECK (a = 'x')", "'x' is no INT; use a literal of that type"),
         ("a INT, b STRING, CHECK (a = b)", "INT and STRING do not compare; use values of one type"),
         (
+            "a BOOLEAN, b BOOLEAN, CHECK (a = b IN (true))",
+            "in 'a = b IN (TRUE)'; use brackets around each side",
+        ),
+        ("a BOOLEAN, b INT, CHECK (a = b < 3)", "in 'a = b < 3'; use brackets around each side"),
+        ("a BOOLEAN, b INT, CHECK (b IN (1, 2) = a)", "in 'b IN (1, 2) = a'; use brackets"),
+        (
             "a INT CHECK (a > 0), b INT, CONSTRAINT check_A CHECK (a > 0)",
             "constraint 'check_a' is declared twice",
         ),
