@@ -290,7 +290,7 @@ def differences(old: TableSchema, new: TableSchema) -> tuple[Alteration, ...]:
     >>> import pyarrow as pa
     >>> old = TableSchema.of({"id": pa.int64(), "a": pa.string()}, ["id"])
     >>> differences(old, TableSchema.of({"id": pa.int64(), "b": pa.string()}, ["id"]))
-    (DropColumn(name='a'), AddColumn(column=Column(name='b', type=DataType(string), ...), after='id'))
+    (DropColumn(name='a'), AddColumn(column=Column(name='b', type=DataType(string), ...), after='id', ...))
     """
     for column in old.columns:
         if column.name not in new.names:
