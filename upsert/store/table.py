@@ -773,7 +773,7 @@ class Table:
         return None if done is None else publishing.after_commit(self.as_logged(), done.info)
 
     def maintain(self) -> None:
-        """Drop the partitions and expire the snapshots that are due, as commits do.
+        """Drop the partitions and expire all snapshots that are due.
 
         For a process that compacts a table whose commits leave that to others (``write-only``).
 
@@ -782,7 +782,7 @@ class Table:
         """
         self.published.latest()
         failure = self._after_partitions_expired()
-        expiry.after_commit(self._committer, self.options.retention)
+        expiry.all_due(self._committer, self.options.retention)
         if failure is not None:
             raise failure
 

@@ -71,16 +71,24 @@ def _asked(configured: Retention, keep: int | None, older_than_s: float | None) 
     return replace(configured, limit=None) if keep is None else Retention(keep, keep, None, None)
 
 
-def after_commit(committer: Committer, retention: Retention) -> None:
-    """Expire what has become due, if anything has and no other process does; never fails the commit."""
+def all_due(committer: Committer, retention: Retention) -> None:
+    """Expire all that is due, as many snapshots at a time as one commit: for who does it for many commits."""
+    while after_commit(committer, retention):
+        pass
+
+
+def after_commit(committer: Committer, retention: Retention) -> int:
+    """Expire what has become due, if anything has and no other process does; never fails the commit.
+
+    How many snapshots went: no more than the limit, so that no commit waits for many.
+    """
     try:
         history, now_ms = committer.history, committer.environment.now_ms
         marks = _Retained(history, history.seen_just_now(), now_ms())
         if not policy.is_due(marks, retention, now_ms()):
-            return
+            return 0
         with lifetime_lock_if_free(history) as lock:
-            if lock is not None:
-                _expire(committer, retention, lock)
+            return 0 if lock is None else _expire(committer, retention, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it
         warnings.warn(
             f"table {committer.root!r}: old snapshots could not be expired, the table stays right but takes "
@@ -88,6 +96,7 @@ def after_commit(committer: Committer, retention: Retention) -> None:
             ExpiryWarning,
             stacklevel=4,
         )
+        return 0
 
 
 def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:

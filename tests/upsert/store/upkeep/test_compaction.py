@@ -229,6 +229,18 @@ def test_the_compactor_as_a_service_expires_too_since_the_writers_do_not(tmp_pat
     assert table.snapshot().scan().num_rows == 1
 
 
+def test_a_round_of_the_service_expires_what_any_number_of_commits_have_left(tmp_path: Path) -> None:
+    """A commit expires no more than a limit; a table with more commits between two rounds grew for ever."""
+    retention = {"num-retained.max": "2", "num-retained.min": "1", "expire.limit": "3"}
+    options = {f"snapshot.{name}": value for name, value in retention.items()}
+    table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true", **options})
+    for value in range(20):
+        table.write(rows(1, value=value))
+    compactor.maintain(table.path)
+    assert [info.id for info in table.history() if info.changes_rows] == [19, 20]
+    assert table.check() == ()
+
+
 def test_a_compactor_that_failed_is_heard_of_at_the_next_commit(table: Table) -> None:
     for number in range(2):
         table.write(rows(number))
