@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.micro_batch import FOLDED_BUCKETS, step_writer
-from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, SCAN_WHERE, WriteOptions
+from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, SCAN_WHERE, ReadOptions, WriteOptions
 from upsert.managed.reader import RowMetadata
 from upsert.managed.stepping import STEP, Step
 from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
@@ -140,6 +140,8 @@ def read(
     elif _STATES.isdisjoint(map(str.lower, options)):
         snapshot = table.snapshot().id
         given["scan.pinned"] = f"{snapshot}@{table.uuid}"
+    else:
+        snapshot = ReadOptions.parse(given).snapshot_id
     asked = None if columns is None else _asked(table, columns, options)
     state = None if snapshot is None else table.snapshot(snapshot)
     is_planned_now = state is not None and _has_few_files(state)
@@ -183,16 +185,18 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
     """
     table, asked = _asked_to_write(df, path, options, overwrite)
     register(df.sparkSession)
-    expression = bucket_expression(table)
-    if expression is None and not is_connect(df):
-        _write_by_tasks(df, table, asked, overwrite)
-        return
-    definition = table.definition
+    expression, definition = bucket_expression(table), table.definition
     buckets = definition.options.bucket
-    writer = by_bucket(df, buckets, expression).write.format(FORMAT).option("path", table.path)
-    if expression is not None:  # Spark makes the writer when rows have been brought to their tasks
-        writer = writer.option("bucketed", str(buckets)).option("definition", str(definition.version))
-    writer.options(**options).mode("overwrite" if overwrite else "append").save()
+    given = by_bucket(df, buckets, expression)
+    own = {} if expression is None else {"bucketed": str(buckets), "definition": str(definition.version)}
+    if is_connect(df):
+        writer = given.write.format(FORMAT).option("path", table.path).options(**own)
+        # Spark makes the writer when rows have been brought to their tasks
+        writer.options(**options).mode("overwrite" if overwrite else "append").save()
+        return
+    if own:
+        asked = replace(asked, bucketed=buckets, definition=definition.version)
+    _write_by_tasks(given, table, asked, overwrite)
 
 
 def write_list(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False) -> None:
@@ -223,7 +227,7 @@ def _asked_to_write(
 
 
 def _write_by_tasks(df: DataFrame, table: Table, options: WriteOptions, overwrite: bool) -> None:
-    """As Spark's writer, for rows whose bucket Spark does not know: here tasks may fold them too."""
+    """As Spark's writer, without the processes that it makes and commits a write in; tasks may fold too."""
     writer = BatchWriter(options, df.schema, overwrite)
     staged = staged_by_tasks(df, writer).staged
     with table.discarded_if_failed(staged):
@@ -241,7 +245,7 @@ def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, over
     if not isinstance(rows, pa.Table):
         write(rows, path, {"stands-for": json.dumps(stands_for.to_json())}, overwrite=overwrite)
         if (seen := looks()) is not None:
-            seen.forget()  # Spark's process has committed
+            seen.forget()  # over Spark Connect another process has committed
         return
     table = Table.open(path)
     replaced = Overwrite() if overwrite else None

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
 from tests.helpers import multiset
-from upsert.managed.frames import read
+from upsert.errors import CommitConflictError
+from upsert.managed.frames import read, write
 from upsert.registration import register
 from upsert.schema import TableSchema
 from upsert.store.table import Table
@@ -160,6 +161,23 @@ def test_append_and_overwrite(session: SparkSession, table: Table) -> None:
     write(frame(session, (7, "c")), "overwrite")
     assert multiset(table.snapshot().scan()) == {(7, "c"): 1}
     assert [info.kind for info in table.history() if info.changes_rows] == ["append", "append", "overwrite"]
+
+
+@pytest.mark.parametrize("bucket", ["1", "5"])
+def test_this_process_commits_what_tasks_have_staged(
+    session: SparkSession, tmp_path: Path, bucket: str
+) -> None:
+    """So an error of the commit is its own, no text of another process, and no staged file stays."""
+    table = Table.create(tmp_path / bucket, SMALL, {"bucket": bucket})
+    rows = session.range(100).selectExpr("id", "CAST(id AS STRING) AS v")
+    write(rows, table.path)
+    write(rows.where("id = 7").select("id", lit("x").alias("v")), table.path)
+    with pytest.raises(CommitConflictError):
+        write(rows, table.path, {"unchanged-since": "1"})
+    stored = {id: str(id) for id in range(100)} | {7: "x"}
+    assert {row["id"]: row["v"] for row in Table.open(table.path).snapshot().scan().to_pylist()} == stored
+    assert table.snapshot().id == 2
+    assert table.clean(older_than_s=0) == 0
 
 
 def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(session: SparkSession, table: Table) -> None:

@@ -116,18 +116,21 @@ def test_a_batch_of_one_state_is_a_function_in_the_plan(spark: SparkSession, tmp
     table = Table.create(tmp_path / "t", TableSchema.of({"k": pa.int64()}, primary_key=["k"]))
     table.write(pa.table({"k": [1, 2, 3]}))
     given = {"row-kind": "false", "path": table.path}
+    by_option = {"scan.mode": "from-snapshot", "scan.snapshot-id": "1"}
     read = {
         "rows": frames.read(spark, table.path, columns=["k"]),
         "a snapshot": frames.read(spark, table.path, 1),
+        "one by its option": frames.read(spark, table.path, options=by_option),
         "step": changes_between(spark, table.path, 0, 1),
         "a source": frames.read(spark, table.path, options={"scan.mode": "latest"}),
     }
     plans = {name: each._jdf.queryExecution().analyzed() for name, each in read.items()}
-    assert [reads.is_read(plan) for plan in plans.values()] == [True] * 4
+    assert [reads.is_read(plan) for plan in plans.values()] == [True] * 5
     assert not reads.is_read(read["rows"].where("k > 1")._jdf.queryExecution().analyzed())
     assert {name: reads.read_of(spark, plan) for name, plan in plans.items()} == {
         "rows": ("upsert-table", {**given, "scan.pinned": f"1@{table.uuid}"}),
-        "a snapshot": ("upsert-table", {**given, "scan.mode": "from-snapshot", "scan.snapshot-id": "1"}),
+        "a snapshot": ("upsert-table", {**given, **by_option}),
+        "one by its option": ("upsert-table", {**given, **by_option}),
         "step": (
             "upsert-table-step",
             {"step": json.dumps({table.uuid: [0, 1]}), "scan.source": "files", "path": table.path},
@@ -135,7 +138,7 @@ def test_a_batch_of_one_state_is_a_function_in_the_plan(spark: SparkSession, tmp
         "a source": ("upsert-table", {**given, "scan.mode": "latest"}),
     }
     classes = [plan.getClass().getSimpleName() for plan in plans.values()]
-    assert classes == ["MapInArrow"] * 3 + ["DataSourceV2Relation"]
+    assert classes == ["MapInArrow"] * 4 + ["DataSourceV2Relation"]
     assert sorted(row.k for row in read["rows"].collect()) == [1, 2, 3]
 
 

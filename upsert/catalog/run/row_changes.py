@@ -146,9 +146,9 @@ def committed(
         rows = changed(base.id)
         try:
             frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
-        except PySparkException as cause:
-            # it was raised in a process of Spark's, which keeps only its text
-            if CommitConflictError.__name__ not in str(cause):
+        except (CommitConflictError, PySparkException) as cause:
+            # over Spark Connect it was raised in a process of Spark's, which keeps only its text
+            if not isinstance(cause, CommitConflictError) and CommitConflictError.__name__ not in str(cause):
                 raise
             if attempt == ATTEMPTS:
                 raise CommitConflictError(
