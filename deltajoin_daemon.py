@@ -88,9 +88,11 @@ def _end_without_workers(idle_s: int) -> None:
 
 def _load() -> None:
     """Load what tasks need, and let workers share it."""
+    import gc
+
+    gc.disable()  # nothing that is loaded is given back
     given = os.environ.get(_ALLOCATOR)
     os.environ.setdefault(_ALLOCATOR, "background_thread:false")  # else Arrow starts a thread at once
-    import gc
     from importlib import import_module
 
     import numpy as np
@@ -107,6 +109,7 @@ def _load() -> None:
     # the collector of a worker does not write to objects that it shares
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 if __name__ == "__main__":

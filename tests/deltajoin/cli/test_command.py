@@ -101,6 +101,24 @@ def test_what_a_function_in_python_has_raised_is_told_and_not_that_there_is_a_tr
     assert capsys.readouterr().err == "error: ValueError: no\n"
 
 
+def test_python_does_not_look_for_circles_in_what_is_imported() -> None:
+    """Neither while it is imported nor when the command ends; in between it looks as always."""
+    program = """
+import atexit, gc, sys
+import deltajoin_command
+early = []
+def note(phase, told):
+    if not hasattr(sys.modules.get("deltajoin.cli.app"), "main"):
+        early.append(told)
+gc.callbacks.append(note)
+atexit.register(lambda: print(len(early), gc.isenabled(), len(gc.get_objects()) < 1000))  # the last of all
+sys.argv = ["deltajoin", "--version"]
+deltajoin_command.main()
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[1:] == ["0 True True"]
+
+
 def test_the_version_is_told() -> None:
     told = CliRunner().invoke(app, ["--version"])
     assert (told.exit_code, told.output) == (0, f"deltajoin {__version__}, PySpark {pyspark.__version__}\n")
