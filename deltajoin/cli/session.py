@@ -201,13 +201,14 @@ class Session:
     def close(self) -> None:
         """Stop the queries that run, and Spark."""
         if self._has_spark:
-            from upsert.spark.jvm import unless_it_ends
+            from upsert.spark.jvm import stop_without_a_wait, unless_it_ends
 
             with unless_it_ends():
                 for query in self.spark.streams.active:
                     query.stop()
             if self._recorder is not None:
                 self._recorder.close()
+            stop_without_a_wait(self.spark.sparkContext)
             with unless_it_ends():
                 self.spark.stop()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
+from pyspark.accumulators import AccumulatorTCPServer
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
@@ -139,6 +140,19 @@ def quiet_when_it_ends(context: SparkContext) -> None:
             told(request, client_address)
 
     server.handle_error = tell  # type: ignore[method-assign]
+
+
+def stop_without_a_wait(context: SparkContext) -> None:
+    """Let `SparkContext.stop` not wait for PySpark's server for accumulators, for a process that ends then.
+
+    The server looks once a second whether it is to end, and has nothing to do that the JVM waits for. One
+    that has a file for its socket deletes it when it ends.
+    """
+    server = context._accumulatorServer
+    if not isinstance(server, AccumulatorTCPServer):
+        return
+    end = server.shutdown
+    server.shutdown = lambda: Thread(target=end, daemon=True).start()  # type: ignore[method-assign]
 
 
 def is_no_lost_call(record: logging.LogRecord) -> bool:

@@ -4,13 +4,18 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Thread
+from socketserver import StreamRequestHandler
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from py4j.java_gateway import GatewayClient, GatewayParameters
 from py4j.protocol import Py4JError, get_return_value
+from pyspark import SparkContext
+from pyspark.accumulators import AccumulatorTCPServer
 
-from upsert.spark.jvm import is_no_lost_call
+from upsert.spark.jvm import is_no_lost_call, stop_without_a_wait
 
 
 @contextmanager
@@ -63,3 +68,24 @@ def test_nor_does_one_that_a_micro_batch_makes(
     (told,) = caplog.records
     assert told.exc_info is not None
     assert "Trace:\nno such method" in str(told.exc_info[1])
+
+
+def test_a_context_is_stopped_without_a_wait_for_the_server_of_its_accumulators() -> None:
+    """It ends by itself, as soon as it has served who is connected."""
+    serves, goes_on = Event(), Event()
+
+    class Serving(StreamRequestHandler):
+        def handle(self) -> None:
+            serves.set()
+            goes_on.wait()
+
+    server = AccumulatorTCPServer(("localhost", 0), Serving, "token")
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    stop_without_a_wait(cast("SparkContext", SimpleNamespace(_accumulatorServer=server)))
+    with socket.create_connection(server.server_address[:2]):
+        serves.wait()
+        server.shutdown()
+        assert thread.is_alive()
+        goes_on.set()
+    thread.join()
