@@ -22,7 +22,7 @@ from upsert.conditions.evaluate import mask
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.store.rows.keys import as_key, as_values
+from upsert.store.rows.keys import as_key, orderable
 
 _MAX_DIGITS: Final = 38
 _AVERAGE_DIGITS: Final = 4
@@ -92,17 +92,6 @@ def _order(groups: Ints, *values: pa.Array) -> Ints:
     table = pa.table(columns, names=[str(number) for number in range(len(columns))])
     found: Ints = pc.sort_indices(table, [(name, "ascending") for name in table.column_names]).to_numpy()
     return found.astype(np.int64)
-
-
-def orderable(value: pa.Array) -> pa.Array:
-    """Values that Arrow orders as Spark does these: NaN is the greatest number, and -0.0 goes before 0.0."""
-    if pa.types.is_boolean(value.type):
-        return value.cast(pa.int8())
-    if pa.types.is_floating(value.type):
-        bits = as_values(value)
-        turned = pc.bit_wise_xor(bits, pa.scalar(np.iinfo(bits.type.to_pandas_dtype()).max, bits.type))
-        return pc.if_else(pc.less(bits, 0), turned, bits)  # those of negative numbers count downwards
-    return value
 
 
 def _ends(value: pa.Array, groups: Ints, order: Ints, count: int, *, is_last: bool) -> pa.Array:

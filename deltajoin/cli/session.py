@@ -24,6 +24,7 @@ from deltajoin.cli.java import checked_java, kept_classes
 from upsert import Catalog
 from upsert.catalog.results import (
     Done,
+    Found,
     Frame,
     Live,
     PlanText,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from upsert.catalog.query_recorder import QueryRecorder
     from upsert.sql.statements import Statement
 
-Found = TypeVar("Found")
+Given = TypeVar("Given")
 
 _NAME: Final = "spark.app.name"
 _NO_NAME: Final = "pyspark-shell"
@@ -148,7 +149,9 @@ class Session:
         """The catalog, whose streams become delta joins."""
         from deltajoin.planner import optimize  # by the alias, which finds out whose package `planner` is
 
-        return Catalog(self._warehouse, optimize=optimize)
+        catalog = Catalog(self._warehouse, optimize=optimize)
+        catalog.context.settings = self._conf
+        return catalog
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -180,7 +183,7 @@ class Session:
         quiet_when_it_ends(session.sparkContext)
         return session
 
-    def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:
+    def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Given]) -> Given:
         from upsert.catalog.run.jobs import SparkNeededError
 
         if not self._has_spark:
@@ -332,6 +335,8 @@ class Session:
         match result:
             case Done():
                 self._output.say(f"{result.statement}: {result.note}")
+            case Found(rows=rows):
+                self._show_first(rows)
             case PlanText() if not self._output.as_json:
                 self._output.plan(result.lines, result.warned)
             case Rows() if not self._output.as_json and (text := only_text(result.rows)) is not None:
@@ -362,6 +367,15 @@ class Session:
             return
         with _shown_if_long():
             found = arrow_of(df.limit(self._rows + 1))
+        self._show_first(found)
+
+    def _show_first(self, found: pa.Table) -> None:
+        """Show rows, as a table no more than a user wants to see."""
+        from upsert.spark.batches import collected
+
+        if self._output.as_json:
+            self._output.table(collected(found))
+            return
         self._output.table(found.slice(0, self._rows))
         if found.num_rows > self._rows:
             self._output.say(f"only the first {self._rows} rows are shown; add LIMIT, or use --json")

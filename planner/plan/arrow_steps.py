@@ -1,6 +1,6 @@
-"""What Arrow does for the nodes of a plan that are of more than one row (pure).
+"""What Arrow does for the nodes of a plan that are of several inputs or of groups (pure).
 
-`planner.plan.in_arrow` reads plans; `upsert.store.rows.computed` has what is of each row by itself.
+`planner.plan.in_arrow` reads plans; `upsert.store.rows.computed` has the other nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.aggregate.evaluate import computed, orderable, result_type
+from deltajoin.aggregate.evaluate import computed, result_type
 from deltajoin.aggregate.spec import Measure
 from deltajoin.core.codes import codes_of_keys, equal_pairs, first_of_each
 from deltajoin.expressions import Condition
@@ -23,7 +23,6 @@ from upsert.arrays import Positions, is_null
 from upsert.conditions.evaluate import as_mask
 from upsert.errors import SchemaError
 from upsert.store.rows.computed import Hash, NotInArrowError, Rows, Step
-from upsert.store.rows.keys import as_key
 
 _MOST_PAIRS: Final = 1_000_000
 """So many rows of two inputs are put beside each other at most."""
@@ -119,37 +118,6 @@ def _beside(
 def _bytes_a_row(rows: Rows, names: Sequence[str]) -> float:
     """How many bytes some columns take of a row, in the mean."""
     return float(sum(rows.columns[name].nbytes for name in names)) / max(rows.count, 1)
-
-
-@dataclass(frozen=True)
-class First:
-    """The first rows by an order; all of them, in it, for None."""
-
-    child: Step
-    orders: tuple[tuple[Condition, bool, bool], ...]
-    count: int | None
-    names: tuple[str, ...]
-
-    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
-        """Those of some inputs."""
-        rows = self.child.rows(inputs)
-        return rows.take(self._order(rows)[: self.count], self.names)
-
-    def _order(self, rows: Rows) -> Positions:
-        if not self.orders:
-            return np.arange(rows.count)
-        columns: dict[str, pa.Array] = {}
-        directions: list[tuple[str, str]] = []
-        for number, (condition, is_ascending, are_nulls_first) in enumerate(self.orders):
-            values = as_key(rows.value(condition))  # -0.0 and 0.0 are equal here: what comes next decides
-            columns[f"known_{number}"] = values.is_valid().cast(pa.int8())
-            columns[f"value_{number}"] = orderable(values)
-            directions += [
-                (f"known_{number}", "ascending" if are_nulls_first else "descending"),
-                (f"value_{number}", "ascending" if is_ascending else "descending"),
-            ]
-        order: Positions = pc.sort_indices(pa.table(columns), directions).to_numpy().astype(np.int64)
-        return order
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from deltajoin import expressions as inside
 from deltajoin.aggregate.evaluate import result_type
 from deltajoin.aggregate.spec import Measure
 from deltajoin.expressions import Condition, Field, Ref
-from planner.plan.arrow_steps import Appended, First, Grouped, Joined
+from planner.plan.arrow_steps import Appended, Grouped, Joined
 from planner.plan.expressions import (
     Aggregation,
     Call,
@@ -60,6 +60,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.store.rows.computed import (
     Figure,
     Filtered,
+    First,
     Hash,
     InArrow,
     Input,

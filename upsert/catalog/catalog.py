@@ -121,8 +121,9 @@ class Catalog:
                 ``:name``, a list for each ``?``. They are bound as literals, never put into the text.
 
         Returns:
-            See ``upsert.catalog.results``: ``Rows`` of what is shown, the ``Frame`` of a query, the
-            ``Running`` query of a streaming statement, or that the statement is ``Done``.
+            See ``upsert.catalog.results``: ``Rows`` of what is shown, the ``Frame`` of a query, or the rows
+            that it has ``Found`` where there is no session and none is needed, the ``Running`` query of a
+            streaming statement, or that the statement is ``Done``.
 
         Raises:
             SchemaError: the text is no statement (the message has the position), contradicts itself, or does

@@ -123,6 +123,7 @@ class Context:
         exposed_to: the sessions whose own SQL has the tables.
         recorders: what records the queries of a session in a warehouse, by the session and that folder.
         told: gets what is decided of queries that are planned by their text; None: it is not asked for.
+        settings: of the Spark session that statements will get, as far as they are known before there is one.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class Context:
         self.recorders: dict[tuple[SparkSession, str], QueryRecorder] = {}
         self._optimize = optimize
         self.told: list[Any] | None = None
+        self.settings: Mapping[str, str] = {}
 
     @property
     def databases(self) -> Databases:

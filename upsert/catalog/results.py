@@ -178,6 +178,11 @@ class Rows(Result):
 
 
 @dataclass(frozen=True, repr=False)
+class Found(Rows):
+    """The rows of a query that needed no Spark, as ``Frame.rows`` would give them."""
+
+
+@dataclass(frozen=True, repr=False)
 class PlanText(Rows):
     """How a statement is executed, from ``EXPLAIN``: a row for each line; its text is all of them.
 

@@ -296,7 +296,7 @@ def _of_column(
         return name, comparison.operator, None
     if _may_find_nan(comparison.operator, type_):
         return None
-    values = [_value(literal, type_, zone) for literal in comparison.values]
+    values = [value_in(literal, type_, zone) for literal in comparison.values]
     if any(value is None for value in values):
         return None
     return name, comparison.operator, values if comparison.operator in ("in", "not in") else values[0]
@@ -307,13 +307,13 @@ def _may_find_nan(operator: str, type_: pa.DataType) -> bool:
     return pa.types.is_floating(type_) and operator not in ("=", "in", "<", "<=")
 
 
-def _value(literal: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
+def value_in(literal: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
     """The literal as a value of the column's type; None where Spark would cast one of the two."""
     match literal:
         case exp.Boolean():
             return bool(literal.this) if type_ == pa.bool_() else None
         case exp.Neg(this=exp.Literal() | exp.Interval() as inner):
-            positive = _value(inner, type_, zone)
+            positive = value_in(inner, type_, zone)
             return negative(positive) if isinstance(positive, int | float | Decimal | timedelta) else None
         case exp.Interval():
             found = interval_literal(literal) if type_ == types.INTERVAL else None

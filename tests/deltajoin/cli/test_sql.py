@@ -66,6 +66,47 @@ def test_a_file_is_an_argument_or_an_option(tmp_path: Path) -> None:
     assert (code, "one file or -e says what to do, got several of them; leave one" in errors) == (1, True)
 
 
+def test_a_look_at_a_table_needs_no_java(tmp_path: Path) -> None:
+    """With a Java that cannot start; what only Spark answers says so."""
+    script = """
+        CREATE TABLE words (id BIGINT, word STRING, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED);
+        INSERT INTO words VALUES (1, 'tea', TIMESTAMP '2020-10-01 08:00:00'), (2, 'water', NULL);
+        INSERT INTO words (id) VALUES (3);
+        SELECT * FROM words WHERE word LIKE 't%';
+        SELECT word AS w FROM words ORDER BY w DESC NULLS FIRST LIMIT 2;
+        SELECT count(*) FROM words;
+    """
+    where = ("sql", "-w", str(tmp_path / "warehouse"))
+    bare = {key: text for key, text in environment().items() if key != "SPARK_SUBMIT_OPTS"}
+    bare |= {"JAVA_HOME": str(tmp_path), "PATH": os.path.dirname(sys.executable), "TZ": "Europe/Berlin"}
+
+    def without_java(*arguments: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "deltajoin", *where, *arguments]
+        done = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, errors = without_java("--json", "-e", script)
+    assert (code, errors) == (0, "")
+    assert list(map(json.loads, out.splitlines())) == [
+        {"id": 1, "word": "tea", "at": "2020-10-01T06:00:00+00:00"},
+        {"w": None},
+        {"w": "water"},
+        {"count(1)": 3},
+    ]
+    code, out, _ = without_java("--rows", "1", "-e", "SELECT id, at FROM words ORDER BY id", "--param", "x=1")
+    assert code == 1
+    code, out, _ = without_java(
+        "--rows", "1", "-e", "SELECT id, at FROM words WHERE id < :x ORDER BY id", "--param", "x=3"
+    )
+    assert (code, "2020-10-01 08:00:00.000" in out, "only the first 1 rows are shown" in out) == (
+        0,
+        True,
+        True,
+    )
+    code, _, errors = without_java("-e", "SELECT id + 1 FROM words")
+    assert (code, "Java" in errors) == (1, True)
+
+
 def test_definitions_need_no_spark_and_may_come_through_a_pipe(tmp_path: Path) -> None:
     script = """
         CREATE TABLE words (id BIGINT, word STRING COMMENT 'a; word', PRIMARY KEY (id) NOT ENFORCED);

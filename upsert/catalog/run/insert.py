@@ -30,6 +30,7 @@ from upsert.catalog.run.definitions import changeable, refuse_view
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import check_stable, frame
 from upsert.catalog.run.scans import check_read_alike
+from upsert.catalog.run.without_spark import listed
 from upsert.catalog.session import TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, PartlyExecutedError, SchemaError, own_errors_first
@@ -84,8 +85,13 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
             f"{what}: a stream cannot overwrite, because it never has all rows; use INSERT INTO, or "
             "SET 'execution.runtime-mode' = 'batch'"
         )
+    query = target.query(statement)
+    if active(spark) is None and not (is_streaming or statement.overwrite):
+        without_spark = _write_of_list(context, target, query)
+        if without_spark is not None:
+            return without_spark
     session = needed(spark, what, context.options.forwarded())
-    found = frame(context, session, target.query(statement), is_streaming=is_streaming)
+    found = frame(context, session, query, is_streaming=is_streaming)
     rows = target.fitted(found, keeps_kinds=is_planned_by_text(context, session, found))
     if rows.isStreaming:
         check_stable(context, statement.query, target.key, what)
@@ -94,6 +100,21 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     def write() -> Result:
         target.write(rows, overwrite=statement.overwrite, is_list=statement.query.is_list)
         return Done(what, "overwritten" if statement.overwrite else "written")
+
+    return write
+
+
+def _write_of_list(context: Context, target: Target, query: QueryText) -> Callable[[], Result] | None:
+    """What writes a list of rows without Spark; None where that is needed."""
+    table = target.table
+    if not isinstance(table, Table) or target.partition or target.dynamic or target.options:
+        return None
+    if (rows := listed(context, query, target.columns, target.schema)) is None:
+        return None
+
+    def write() -> Result:
+        table.write(rows)
+        return Done(target.what, "written")
 
     return write
 

@@ -20,10 +20,11 @@ from sqlglot import exp
 
 from upsert.catalog.context import Context, OfText, Unnested
 from upsert.catalog.create_as.create_as import TableFromQuery
-from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Running
+from upsert.catalog.results import Done, Found, Frame, Live, Materialized, Result, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import STATES, Scan, as_read_by, unstable_column
+from upsert.catalog.run.without_spark import selected
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import (
@@ -63,7 +64,12 @@ _NOISE: Final = re.compile(r"\.?(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d
 
 
 def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:
-    """A query: a batch DataFrame, or in streaming mode its changes, or the rows that result from them."""
+    """A query: a batch DataFrame, or in streaming mode its changes, or the rows that result from them.
+
+    Where there is no session, a query that needs none gives its rows.
+    """
+    if jobs.active(spark) is None and (rows := selected(context, statement)) is not None:
+        return Found("SELECT", rows)
     session = needed(spark, "SELECT", context.options.forwarded())
     df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     if not df.isStreaming:

@@ -1,8 +1,8 @@
-"""Rows that Arrow computes of others as a plan of Spark's says: what is of each row by itself (pure).
+"""Rows that Arrow computes of others as Spark does: of each by itself, and the first in an order (pure).
 
 Each expression is a condition of `upsert.conditions.evaluate`, which gives what Spark gives. The planner
 reads plans and makes these values; who has them needs no planner and no Spark. See docs/decisions/0092 and
-0105.
+0105. The catalog makes them of texts that need no Spark, see `upsert.catalog.run.without_spark`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from upsert.conditions.evaluate import as_mask, value
 from upsert.conditions.expressions import Condition
 from upsert.errors import SchemaError
 from upsert.store.rows.hashing import hash_columns
+from upsert.store.rows.keys import as_key, orderable
 
 
 class NotInArrowError(ValueError):
@@ -119,6 +120,37 @@ class Projected:
         rows = self.child.rows(inputs)
         columns = {name: rows.value(condition) for name, condition in self.outputs}
         return Rows(columns, rows.count, told=rows.told)
+
+
+@dataclass(frozen=True)
+class First:
+    """The first rows by an order; all of them, in it, for None."""
+
+    child: Step
+    orders: tuple[tuple[Condition, bool, bool], ...]
+    count: int | None
+    names: tuple[str, ...]
+
+    def rows(self, inputs: Sequence[pa.Table]) -> Rows:
+        """Those of some inputs."""
+        rows = self.child.rows(inputs)
+        return rows.take(self._order(rows)[: self.count], self.names)
+
+    def _order(self, rows: Rows) -> Positions:
+        if not self.orders:
+            return np.arange(rows.count)
+        columns: dict[str, pa.Array] = {}
+        directions: list[tuple[str, str]] = []
+        for number, (condition, is_ascending, are_nulls_first) in enumerate(self.orders):
+            values = as_key(rows.value(condition))  # -0.0 and 0.0 are equal here: what comes next decides
+            columns[f"known_{number}"] = values.is_valid().cast(pa.int8())
+            columns[f"value_{number}"] = orderable(values)
+            directions += [
+                (f"known_{number}", "ascending" if are_nulls_first else "descending"),
+                (f"value_{number}", "ascending" if is_ascending else "descending"),
+            ]
+        order: Positions = pc.sort_indices(pa.table(columns), directions).to_numpy().astype(np.int64)
+        return order
 
 
 _MOST: Final = (1 << 63) - 1

@@ -289,6 +289,17 @@ def as_values(array: pa.Array) -> pa.Array:
     return _with_floats(array, _bits)
 
 
+def orderable(value: pa.Array) -> pa.Array:
+    """Values that Arrow orders as Spark does these: NaN is the greatest number, and -0.0 goes before 0.0."""
+    if pa.types.is_boolean(value.type):
+        return value.cast(pa.int8())
+    if pa.types.is_floating(value.type):
+        bits = as_values(value)
+        turned = pc.bit_wise_xor(bits, pa.scalar(np.iinfo(bits.type.to_pandas_dtype()).max, bits.type))
+        return pc.if_else(pc.less(bits, 0), turned, bits)  # those of negative numbers count downwards
+    return value
+
+
 def _bits(array: pa.Array) -> npt.NDArray[Any]:
     numbers = normalised_floats(array)
     raw = array.fill_null(0.0).to_numpy(zero_copy_only=False)

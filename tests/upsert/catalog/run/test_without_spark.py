@@ -1,0 +1,399 @@
+"""Statements that need no Spark, beside what Spark gives for the same text."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Done, Found, Frame, Result
+from upsert.catalog.run import without_spark
+from upsert.catalog.run.jobs import SparkNeededError
+from upsert.errors import SchemaError
+
+pytestmark = pytest.mark.spark
+
+KINDS = (
+    "CREATE TABLE kinds (id BIGINT, small SMALLINT, tiny TINYINT, whole INT, flag BOOLEAN, ratio DOUBLE, "
+    "single FLOAT, price DECIMAL(10, 2), large DECIMAL(38, 10), name STRING, short VARCHAR(5), raw BINARY, "
+    "day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, clock TIME(6), span INTERVAL DAY TO SECOND, "
+    "tags ARRAY<STRING>, times ARRAY<TIMESTAMP>, pair STRUCT<a: INT, b: STRING>, counts MAP<STRING, INT>, "
+    "PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '3')"
+)
+ORDERED = (
+    *("id", "small", "tiny", "whole", "flag", "ratio", "single", "price", "large"),
+    *("name", "short", "raw", "day", "at", "local", "clock", "span"),
+)
+
+
+HOWS = ("", "DESC", "NULLS LAST", "DESC NULLS FIRST")
+
+UTC_SESSION = {"spark.sql.session.timeZone": "UTC"}
+"""Of the tests' session."""
+
+
+def without(catalog: Catalog, text: str) -> Result:
+    """What a statement gives in a thread that has no session."""
+    found: list[Result | BaseException] = []
+
+    def execute() -> None:
+        try:
+            found.append(catalog.sql(text))
+        except BaseException as error:
+            found.append(error)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("SPARK_SUBMIT_OPTS", raising=False)  # the tests have settings of SQL in it
+        patched.setattr(SparkSession, "getActiveSession", classmethod(lambda _: None))
+        thread = Thread(target=execute)
+        thread.start()
+        thread.join()
+    (result,) = found
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def needs_spark(catalog: Catalog, text: str) -> bool:
+    try:
+        without(catalog, text)
+    except SparkNeededError:
+        return True
+    return False
+
+
+def kinds(random: Random, count: int) -> dict[str, list[Any]]:
+    """Columns of the table, with NULLs and the values at which readers differ."""
+
+    def some(make: Callable[[], Any]) -> list[Any]:
+        return [None if random.random() < 0.2 else make() for _ in range(count)]
+
+    zero = datetime(2020, 1, 1, tzinfo=UTC)
+    floats = [0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -2.25, 3.0]
+    texts = ["", "a", "B", "b", "tea", "Tea", "é", "😀", "z\0", "a%", " a"]
+    return {
+        "id": random.sample(range(-50, 50), count),
+        "small": some(lambda: random.randrange(-9, 9)),
+        "tiny": some(lambda: random.randrange(-9, 9)),
+        "whole": some(lambda: random.choice([0, 1, -1, 2**31 - 1, -(2**31)])),
+        "flag": some(lambda: random.random() < 0.5),
+        "ratio": some(lambda: random.choice(floats)),
+        "single": some(lambda: random.choice(floats)),
+        "price": some(lambda: Decimal(random.randrange(-500, 500)) / 100),
+        "large": some(
+            lambda: Decimal(random.choice(["1.5", "-1.5", "1234567890123456789012345678.0000000001"]))
+        ),
+        "name": some(lambda: random.choice(texts)),
+        "short": some(lambda: random.choice(["a", "abcde", "", "b"])),
+        "raw": some(lambda: random.choice([b"", b"\0", b"\xff", b"a"])),
+        "day": some(
+            lambda: random.choice([date(1, 1, 1), date(1970, 1, 1), date(2020, 2, 29), date(9999, 12, 31)])
+        ),
+        "at": some(
+            lambda: zero + timedelta(hours=random.randrange(-99, 99), microseconds=random.randrange(3))
+        ),
+        "local": some(lambda: datetime(2020, 1, 1) + timedelta(hours=random.randrange(-9, 9))),
+        "clock": some(lambda: (datetime(2020, 1, 1) + timedelta(minutes=random.randrange(99))).time()),
+        "span": some(lambda: timedelta(seconds=random.randrange(-99, 99))),
+        "tags": some(lambda: random.choice([[], ["a", None], ["b"]])),
+        "times": some(lambda: random.choice([[], [zero], [None]])),
+        "pair": some(lambda: {"a": random.randrange(3), "b": None}),
+        "counts": some(lambda: random.choice([[], [("a", 1)], [("b", None)]])),
+    }
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """A catalog with a table of all types."""
+    catalog = Catalog(tmp_path_factory.mktemp("filled"))
+    catalog.context.settings = UTC_SESSION
+    catalog.sql(KINDS)
+    table = catalog.table("kinds")
+    random = Random(5)
+    for count in (30, 20):
+        columns = kinds(random, count)
+        schema = pa.schema([(name, table.schema.type_of(name)) for name in table.schema.names])
+        table.write(
+            pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names})
+        )
+    return catalog
+
+
+def same(values: list[Any]) -> list[str]:
+    """Rows as texts, by which NaN and -0.0 differ from other values."""
+    return [repr(value) for value in values]
+
+
+def rows_of(result: Result) -> pa.Table:
+    assert isinstance(result, Found | Frame)
+    return result.rows
+
+
+PREDICATES = (
+    "id = 3",
+    "id IN (1, 2, -3, NULL)",
+    "NOT id IN (1, 2)",
+    "id BETWEEN -5 AND 5",
+    "whole = 2147483647 OR whole IS NULL",
+    "small > tiny",
+    "tiny + small > 0",
+    "ratio > 1.5",
+    "ratio >= 3",
+    "ratio != 0",
+    "NOT (ratio < 1)",
+    "single = 1.5",
+    "isnan(ratio)",
+    "price > 1.25",
+    "price <= -1",
+    "large > 1",
+    "name = 'tea'",
+    "name LIKE 'a%'",
+    "name >= 'b' AND NOT flag",
+    "name IN ('', 'B')",
+    "name <=> NULL",
+    "length(name) = 1",
+    "short = 'a'",
+    "flag",
+    "flag IS NOT TRUE",
+    "day > DATE '1990-01-01'",
+    "day = '2020-02-29'",
+    "year(day) = 2020",
+    "at >= TIMESTAMP '2020-01-01 00:00:00'",
+    "at < TIMESTAMP '2020-01-02 01:00:00Z' AND whole = 1",
+    "clock > TIME '00:30:00'",
+    "span > INTERVAL '5' SECOND",
+    "abs(small) > 3 AND (flag OR name = 'b')",
+    "CASE WHEN flag THEN small ELSE tiny END > 1",
+    "coalesce(whole, 7) = 7",
+    "raw IS NULL",
+    "kinds.id > 0 AND kinds.name = 'b'",
+)
+
+
+def test_selects_have_sparks_rows(spark: SparkSession, filled: Catalog) -> None:
+    """Each predicate with several lists of columns: the same names, types and rows."""
+    lists = (
+        "*",
+        "ID, name AS n, Ratio",
+        "kinds.*, id",
+        "count(*)",
+        "COUNT(*) AS c",
+        "day, at, local, clock, span",
+    )
+    for number, predicate in enumerate(PREDICATES):
+        text = f"SELECT {lists[number % len(lists)]} FROM kinds WHERE {predicate}"
+        assert not needs_spark(filled, text), text
+        expected, found = rows_of(filled.sql(text, spark)), rows_of(without(filled, text))
+        assert found.schema.names == expected.schema.names, text
+        assert found.schema.types == expected.schema.types, text
+        assert sorted(same(found.to_pylist())) == sorted(same(expected.to_pylist())), text
+
+
+def test_conditions_of_several_parts(spark: SparkSession, filled: Catalog) -> None:
+    random = Random(11)
+    for _ in range(20):
+        parts = [f"{random.choice(['', 'NOT '])}({one})" for one in random.sample(PREDICATES, 3)]
+        text = f"SELECT id FROM kinds WHERE ({parts[0]} AND {parts[1]}) OR {parts[2]}"
+        expected, found = rows_of(filled.sql(text, spark)), without(filled, text)
+        assert isinstance(found, Found), text
+        assert sorted(found.rows["id"].to_pylist()) == sorted(expected["id"].to_pylist()), text
+
+
+def test_orders_are_sparks(spark: SparkSession, filled: Catalog) -> None:
+    """By each type in two of the four ways."""
+    for number, column in enumerate(ORDERED):
+        for how in (HOWS[number % 4], HOWS[(number + 1) % 4]):
+            text = f"SELECT {column} AS c, id FROM kinds ORDER BY c {how}, 2 LIMIT 25 OFFSET 1"
+            expected, found = rows_of(filled.sql(text, spark)), rows_of(without(filled, text))
+            assert same(found.to_pylist()) == same(expected.to_pylist()), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT id, FROM kinds",
+        "SELECT * FROM kinds LIMIT 1 ORDER BY id",
+        "SELECT * FROM kinds ORDER BY id WHERE id = 1",
+        "SELECT * FROM kinds WHERE id IN (1,)",
+        "SELECT nix FROM kinds",
+        "SELECT id FROM kinds ORDER BY 2",
+        "SELECT id, name AS id FROM kinds ORDER BY id",
+        "SELECT id FROM kinds WHERE nix = 1",
+        "SELECT other.id FROM kinds",
+        "SELECT id + 1 FROM kinds",
+        "SELECT DISTINCT id FROM kinds",
+        "SELECT id FROM kinds GROUP BY id",
+        "SELECT count(id) FROM kinds",
+        "SELECT id FROM kinds TABLESAMPLE (5 ROWS)",
+        "SELECT a.id FROM kinds a JOIN kinds b ON a.id = b.id",
+        "SELECT id FROM kinds WHERE name = 'a\\tb'",
+        "SELECT id FROM kinds WHERE name = 3",
+        "SELECT id FROM kinds WHERE id IN (SELECT 1)",
+        "SELECT id FROM kinds WHERE rand() < 2",
+        "SELECT id FROM kinds WHERE whole",
+        "SELECT id FROM kinds ORDER BY tags",
+        "SELECT * EXCEPT (id) FROM kinds",
+        "SELECT id FROM nix",
+        "SELECT id FROM kinds AS x(a)",
+        "SELECT pair.a FROM kinds",
+        "SELECT 1",
+        "(SELECT id FROM kinds)",
+        "FROM kinds |> WHERE id = 1 |> LIMIT 1",
+        "SELECT * FROM kinds /*+ OPTIONS('scan.mode' = 'latest') */",
+        "SELECT * FROM kinds$nix",
+        "SELECT id FROM kinds LIMIT -1",
+        "SELECT id FROM kinds WHERE whole + whole > 3",
+    ],
+)
+def test_what_else_is_asked_is_sparks(filled: Catalog, text: str) -> None:
+    """Other queries, and those that Spark refuses."""
+    assert needs_spark(filled, text)
+
+
+def test_states_and_system_tables(spark: SparkSession, filled: Catalog) -> None:
+    filled.table("kinds").tag("first", 1)
+    for text in (
+        "SELECT count(*) FROM kinds FOR SYSTEM_VERSION AS OF 1",
+        "SELECT count(*) FROM kinds FOR SYSTEM_VERSION AS OF 'first'",
+        "SELECT snapshot_id, commit_kind FROM kinds$snapshots ORDER BY 1 DESC",
+        "SELECT * FROM kinds$snapshots",
+        "SELECT * FROM kinds$schemas",
+        "SELECT count(*) FROM kinds$files WHERE level = 0",
+    ):
+        assert not needs_spark(filled, text), text
+        expected, found = rows_of(filled.sql(text, spark)), rows_of(without(filled, text))
+        assert found.schema.names == expected.schema.names, text
+        assert found.schema.types == expected.schema.types, text
+        assert sorted(same(found.to_pylist())) == sorted(same(expected.to_pylist())), text
+
+
+def test_settings_that_change_how_sql_is_read_need_spark(
+    filled: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "SELECT at FROM kinds"
+    monkeypatch.setattr(filled.context, "settings", {})
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    assert not needs_spark(filled, text)
+    monkeypatch.setattr(filled.context, "settings", {"spark.sql.caseSensitive": "true"})
+    assert needs_spark(filled, text)
+    monkeypatch.setattr(
+        filled.context, "settings", {"spark.master": "local", "spark.sql.session.timeZone": "Asia/Tokyo"}
+    )
+    assert rows_of(without(filled, text)).schema.types == [pa.timestamp("us", "Asia/Tokyo")]
+    monkeypatch.setattr(filled.context, "settings", {"spark.sql.session.timeZone": "GMT+25"})
+    assert needs_spark(filled, text)
+    monkeypatch.setattr(filled.context, "settings", {})
+    filled.sql("SET 'spark.sql.ansi.enabled' = 'false'")
+    assert needs_spark(filled, text)
+    filled.sql("RESET 'spark.sql.ansi.enabled'")
+    monkeypatch.setenv("SPARK_ANSI_SQL_MODE", "false")
+    assert needs_spark(filled, text)
+    monkeypatch.delenv("SPARK_ANSI_SQL_MODE")
+    (tmp_path / "spark-defaults.conf").write_text("spark.sql.ansi.enabled false\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert needs_spark(filled, text)
+    (tmp_path / "spark-defaults.conf").write_text("spark.master local\n")
+    assert not needs_spark(filled, text)
+    monkeypatch.setenv("TZ", "America/New_York")
+    assert rows_of(without(filled, text)).schema.types == [pa.timestamp("us", "America/New_York")]
+    monkeypatch.setenv("TZ", "EST5EDT,M3.2.0,M11.1.0")
+    assert needs_spark(filled, text)
+    assert not needs_spark(filled, "SELECT id FROM kinds")
+
+
+def test_many_rows_are_sparks(filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(without_spark, "_MOST_BYTES", 100)
+    assert needs_spark(filled, "SELECT * FROM kinds")
+    assert needs_spark(filled, "SELECT * FROM kinds ORDER BY id LIMIT 1")
+    assert not needs_spark(filled, "SELECT id FROM kinds LIMIT 3")
+    assert not needs_spark(filled, "SELECT count(*) FROM kinds")
+    monkeypatch.setattr(without_spark, "_MOST_READ", 100)
+    assert needs_spark(filled, "SELECT count(*) FROM kinds")
+    assert not needs_spark(filled, "SELECT id FROM kinds LIMIT 3")
+
+
+TARGET = (
+    "CREATE TABLE target (id BIGINT, whole INT, ratio DOUBLE, single FLOAT, price DECIMAL(6, 2), "
+    "large DECIMAL(38, 10), name STRING, short VARCHAR(3), fixed CHAR(4), flag BOOLEAN, day DATE, "
+    "at TIMESTAMP, n INT DEFAULT 7, s STRING NOT NULL DEFAULT 'x', d DECIMAL(4, 1) DEFAULT 1.5, "
+    "PRIMARY KEY (id) NOT ENFORCED)"
+)
+LISTS = (
+    ("id", "(1), (2), (1)"),
+    ("id, whole", "(1, -2147483648), (2, NULL), (3, 2147483647)"),
+    ("id, ratio", "(1, 1), (2, 2.5), (3, -1e3), (4, 0.1)"),
+    ("id, single", "(1, 9999999), (2, -3)"),
+    ("id, price", "(1, 1.25), (2, -3), (3, NULL)"),
+    ("id, large", "(1, 1234567890123456.1), (2, 0.0000000001)"),
+    ("id, name, short, fixed", "(1, 'it''s', 'abc', 'a'), (2, \"q\", '', NULL)"),
+    ("id, flag, day", "(1, TRUE, DATE '2020-02-29'), (2, false, NULL)"),
+    ("id, at", "(1, TIMESTAMP '2020-10-01 08:00:00'), (2, TIMESTAMP '2020-10-01 08:00:00.5+02:00')"),
+    ("id, n, s, d", "(1, DEFAULT, DEFAULT, DEFAULT), (2, 3, 'y', 2.5)"),
+    ("ID, N", "(1, (5))"),
+)
+NOT_HERE = (
+    ("id, whole", "(1, 2.5)"),
+    ("id, whole", "(1, '2')"),
+    ("id, whole", "(1, 2147483648)"),
+    ("id, whole", "(1, 1 + 1)"),
+    ("id, ratio", "(1, 1e400)"),
+    ("id, single", "(1, 0.1)"),
+    ("id, price", "(1, 1.255)"),
+    ("id, price", "(1, 12345.0)"),
+    ("id, name", "(1, 2)"),
+    ("id, name", "(1, 'a\\n')"),
+    ("id, name", "(1, 'a' 'b')"),
+    ("id, day", "(1, '2020-01-01')"),
+    ("id, day", "(1, DATE '20200101')"),
+    ("id, at", "(1, current_timestamp())"),
+    ("id, s", "(1, NULL)"),
+    ("id, name", "(1), (2)"),
+    ("id", "(1, 2)"),
+    ("id", "(1),"),
+    ("name", "('a')"),
+)
+
+
+def test_lists_are_written_as_spark_writes_them(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = Catalog(tmp_path / "ours"), Catalog(tmp_path / "theirs")
+    ours.context.settings = UTC_SESSION
+    for columns, values in LISTS:
+        found = []
+        for catalog in (ours, theirs):
+            catalog.sql("DROP TABLE IF EXISTS target")
+            catalog.sql(TARGET)
+            text = f"INSERT INTO target ({columns}) VALUES {values}"
+            result = without(catalog, text) if catalog is ours else catalog.sql(text, spark)
+            assert isinstance(result, Done)
+            assert str(result) == "<INSERT INTO target: written>"
+            found.append(
+                same(sorted(catalog.table("target").snapshot().scan().to_pylist(), key=lambda row: row["id"]))
+            )
+        assert found[0] == found[1], (columns, values)
+
+
+def test_other_lists_are_sparks(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql(TARGET)
+    for columns, values in NOT_HERE:
+        assert needs_spark(catalog, f"INSERT INTO target ({columns}) VALUES {values}"), (columns, values)
+    assert needs_spark(catalog, "INSERT INTO target (id) SELECT 1")
+    assert needs_spark(catalog, "INSERT OVERWRITE target (id) VALUES (1)")
+    assert needs_spark(catalog, "INSERT INTO target /*+ OPTIONS('mergeSchema' = 'true') */ (id) VALUES (1)")
+    assert catalog.table("target").snapshot().scan().num_rows == 0
+
+
+def test_a_list_that_breaks_a_rule_writes_nothing(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql(TARGET)
+    with pytest.raises(SchemaError, match="short"):
+        without(catalog, "INSERT INTO target (id, short) VALUES (1, 'abc'), (2, 'abcd')")
+    assert catalog.table("target").snapshot().scan().num_rows == 0

@@ -1,0 +1,346 @@
+"""Statements that need no Spark: a SELECT of columns of one table, and a list of rows.
+
+They have the results that Spark gives in a session with its own settings. Whatever may have others there, or
+would take long in one process, is left to Spark. See docs/decisions/0121.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from zoneinfo import available_timezones
+
+import pyarrow as pa
+
+from upsert import types
+from upsert.catalog.run.assignments import default_text
+from upsert.catalog.run.plain_select import PlainSelect, listed_rows, literals, plain_select
+from upsert.catalog.system_tables import SYSTEM_TABLES, split
+from upsert.catalog.system_tables import read as system_rows
+from upsert.conditions.evaluate import check_is_condition
+from upsert.conditions.expressions import Condition, Field, Ref, walk
+from upsert.errors import ConfigurationError, SchemaError, StorageError, UpsertError
+from upsert.schema import Column, TableSchema
+from upsert.sql.checks import condition_of
+from upsert.sql.dialect import expression_tree
+from upsert.sql.predicates import alternatives, instant, pushed
+from upsert.sql.query import AsOf, AsOfKind, Reference
+from upsert.store import Table
+from upsert.store.predicate import Where, parse_where
+from upsert.store.rows.computed import Filtered, First, InArrow, Input, NotInArrowError, Step
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from upsert.catalog.context import Context
+    from upsert.sql import statements as s
+    from upsert.sql.query import QueryText
+
+_MOST_BYTES: Final = 64 << 20
+"""Of rows that are found; Spark gives more of them to its tasks."""
+
+_MOST_READ: Final = 512 << 20
+"""Of files, where neither a key nor a LIMIT says that few rows are read."""
+
+
+def selected(context: Context, statement: s.Select) -> pa.Table | None:
+    """The rows of a query, as ``DataFrame.toArrow`` would give them; None where Spark is needed."""
+    query = statement.query
+    settings = _Settings.of(context)
+    if settings is None or context.options.is_streaming or len(query.references) != 1:
+        return None
+    (reference,) = query.references
+    source = _source(context, reference, settings)
+    if source is None or (plain := plain_select(query, source.names)) is None:
+        return None
+    if any(not types.is_scalar(source.types[column]) for column, _ in plain.orders):
+        return None
+    if (asked := _asked(query, plain, source, settings)) is None:
+        return None
+    try:
+        found = _found(plain, source, asked)
+    except NotInArrowError:
+        return None  # an overflow, of which Spark says where it is
+    return None if found is None else _as_spark(found, settings.zone)
+
+
+def listed(
+    context: Context, query: QueryText, columns: Sequence[Column], schema: TableSchema
+) -> pa.Table | None:
+    """The rows of a list, with all columns that a table has; None where Spark is needed.
+
+    ``columns`` are those that the list gives, in its order.
+    """
+    settings = _Settings.of(context)
+    if settings is None or (values := listed_rows(query, columns, settings.zone)) is None:
+        return None
+    count = len(query.tree.expressions)
+    given = dict(zip((column.name for column in columns), values, strict=True))
+    for column in schema.columns:
+        if column.name not in given:
+            default = expression_tree(default_text(column), query.subject).unnest()
+            if (found := literals([default], column, settings.zone)) is None:
+                return None
+            given[column.name] = found * count
+    return pa.table({column.name: pa.array(given[column.name], column.type) for column in schema.columns})
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How a session that is still to come reads SQL, as Spark does by default; None: an unknown zone."""
+
+    zone: str | None
+
+    @classmethod
+    def of(cls, context: Context) -> _Settings | None:
+        """The settings of a catalog's statements; None if they may read a text otherwise."""
+        given = {**context.settings, **context.options.forwarded()}
+        of_sql = {key: value for key, value in given.items() if key.startswith("spark.sql.")}
+        zone = of_sql.pop(_ZONE, None)
+        if of_sql or _are_said_elsewhere(os.environ):
+            return None
+        if zone is None:
+            return cls(_zone_of_machine(os.environ))
+        return cls(zone) if zone in available_timezones() else None
+
+
+_ZONE: Final = "spark.sql.session.timeZone"
+_OF_SUBMIT: Final = (
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_SUBMIT_OPTS",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+)
+_MODES: Final = ("SPARK_ANSI_SQL_MODE", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+"""Variables by which all sessions of an environment have other settings."""
+
+
+def _are_said_elsewhere(environ: Mapping[str, str]) -> bool:
+    """Whether Spark's configuration may say how SQL is read."""
+    if any(environ.get(name) for name in _MODES):
+        return True
+    if any(
+        "spark.sql" in environ.get(name, "") or "spark.remote" in environ.get(name, "") for name in _OF_SUBMIT
+    ):
+        return True
+    home = environ.get("SPARK_HOME") or _home_of_pyspark()
+    folder = environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError):
+        return True  # Spark says what is wrong with it
+    return "spark.sql" in text or "spark.remote" in text
+
+
+def _home_of_pyspark() -> str:
+    import pyspark
+
+    return os.path.dirname(os.path.abspath(pyspark.__file__))
+
+
+def _zone_of_machine(environ: Mapping[str, str]) -> str | None:
+    """The zone that Java takes for this machine's; None where it is not sure."""
+    if any("user.timezone" in environ.get(name, "") for name in _OF_SUBMIT):
+        return None
+    known = available_timezones()
+    if (name := environ.get("TZ")) is not None:
+        return name if name in known else None
+    name = os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
+    try:
+        told = Path("/etc/timezone").read_text(encoding="utf-8").strip()
+    except OSError:
+        told = name
+    return name if name == told and name in known else None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A table as a query reads it.
+
+    Attributes:
+        types: of its columns, in their order.
+        read: gives some columns of the rows of which a condition is true, a piece at a time; None where these
+            may be too many. Its last argument says that it is read no further than to some first rows.
+        schema: None for a system table, which takes no condition.
+    """
+
+    types: Mapping[str, pa.DataType]
+    read: Callable[[Sequence[str], Where, bool], Iterator[pa.Table] | None]
+    schema: TableSchema | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Its columns."""
+        return [*self.types]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns in Arrow."""
+        return pa.schema(list(self.types.items()))
+
+    def of(self, names: Iterable[str]) -> _Source:
+        """The same with some of its columns."""
+        return replace(self, types={name: self.types[name] for name in names})
+
+    def filtered(self, condition: Condition | None) -> Step:
+        """Its rows, those of which a condition is true."""
+        rows = Input(0, tuple((name, name, type_) for name, type_ in self.types.items()))
+        return rows if condition is None else Filtered(rows, condition, (*self.types,))
+
+
+def _source(context: Context, reference: Reference, settings: _Settings) -> _Source | None:
+    """The table of a query; None for what is read by Spark, or of which Spark says what is wrong."""
+    if reference.options or reference.changes is not None:
+        return None
+    name, system = split(reference.name)
+    try:
+        table_ref = context.databases.resolve(name)
+        if (
+            not table_ref.exists
+            or context.plain_view(name) is not None
+            or context.definition(name) is not None
+        ):
+            return None
+        table = context.managed(name)
+    except StorageError:
+        raise
+    except (UpsertError, ValueError):
+        return None
+    if system is not None:
+        return _of_system(table, system, reference)
+    if table.schema.computed:
+        return None
+    state, schema = None, table.schema
+    if reference.as_of is not None and (state := _state(table, reference.as_of, settings)) is None:
+        return None
+    snapshot = table.snapshot(state)
+
+    def read(columns: Sequence[str], where: Where, ends_soon: bool) -> Iterator[pa.Table] | None:
+        is_large = snapshot.bytes_in_memory > _MOST_READ and not (ends_soon and not where)
+        if is_large and snapshot.named_keys(parse_where(where, schema)) is None:
+            return None
+        return snapshot.pieces(columns, where)
+
+    return _Source({name: schema.type_of(name) for name in schema.names}, read, schema)
+
+
+def _state(table: Table, as_of: AsOf, settings: _Settings) -> int | str | None:
+    """The snapshot or the tag that a query names; None where Spark is needed to read it."""
+    if as_of.kind is AsOfKind.VERSION:
+        return int(as_of.value) if as_of.is_number else as_of.value
+    if as_of.kind is not AsOfKind.TIMESTAMP:
+        return None
+    try:
+        time = instant(as_of.value, settings.zone)
+    except ValueError:
+        return None
+    return table.published.at_time(int(time.timestamp() * 1000)).id
+
+
+def _of_system(table: Table, system: str, reference: Reference) -> _Source | None:
+    if system.lower() not in SYSTEM_TABLES or reference.as_of is not None:
+        return None
+    rows = system_rows(table, system)
+
+    def read(columns: Sequence[str], where: Where, ends_soon: bool) -> Iterator[pa.Table]:  # noqa: ARG001
+        return iter([rows.select(columns)])
+
+    return _Source({field.name: field.type for field in rows.schema}, read)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The condition of a query: comparisons of the store's, and what is left to ask of the rows."""
+
+    where: Where
+    rest: Condition | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that ``rest`` is about."""
+        parts = [] if self.rest is None else walk(self.rest)
+        return [part.ref.column for part in parts if isinstance(part, Field)]
+
+
+def _asked(query: QueryText, plain: PlainSelect, source: _Source, settings: _Settings) -> _Asked | None:
+    """The condition; None for one that Spark may judge otherwise."""
+    if plain.where is None:
+        return _Asked([])
+    if source.schema is not None:
+        with suppress(SchemaError):  # it may be more than comparisons with literals
+            found = alternatives(plain.where, source.schema, settings.zone, query.subject, plain.called)
+            return _Asked(found)
+
+    def column(node: exp.Column) -> Ref:
+        before = [part.name.lower() for part in node.parts[:-1]]
+        alike = [name for name in source.names if name.lower() == node.name.lower()]
+        if len(alike) != 1 or before not in ([], [plain.called]):
+            raise SchemaError(f"{query.subject}: unknown column {node.name!r}")
+        return Ref(0, alike[0])
+
+    try:
+        rest = condition_of(plain.where, column, lambda ref: source.types[ref.column], query.subject, "found")
+        check_is_condition(rest, lambda ref: source.types[ref.column])
+    except (SchemaError, ConfigurationError):
+        return None
+    (reference,) = query.references
+    where = [] if source.schema is None else pushed(reference.where, source.schema, settings.zone)
+    return _Asked(where, rest)
+
+
+def _found(plain: PlainSelect, source: _Source, asked: _Asked) -> pa.Table | None:
+    """The rows; None where they are too many for one process.
+
+    Raises:
+        NotInArrowError: Spark has to find them.
+    """
+    by = [column for column, _ in plain.orders]
+    wanted = [*(column for _, column in plain.outputs), *by, *asked.columns] or source.names[:1]
+    needed = source.of(dict.fromkeys(wanted))
+    most = None if plain.limit is None else plain.limit + plain.offset
+    ends = sys.maxsize if most is None or plain.orders else most
+    pieces = source.read(needed.names, asked.where, ends < sys.maxsize)
+    passing = InArrow(needed.filtered(asked.rest), (*needed.names,), needed.arrow)
+    parts, count = [needed.arrow.empty_table()], 0
+    for piece in () if pieces is None else pieces:
+        rows = passing.rows([piece]).slice(0, ends - count)
+        count += rows.num_rows
+        parts += [rows] if plain.count is None else []
+        if count >= ends or sum(part.nbytes for part in parts) > _MOST_BYTES:
+            break
+    if pieces is None or sum(part.nbytes for part in parts) > _MOST_BYTES:
+        return None
+    if plain.count is not None:
+        return pa.table({plain.count: pa.array([count], pa.int64())})
+    orders = tuple((Field(Ref(0, column)), *how) for column, how in plain.orders)
+    first = First(needed.filtered(None), orders, most, (*needed.names,))
+    schema = pa.schema([(name, source.types[column]) for name, column in plain.outputs])
+    columns = tuple(column for _, column in plain.outputs)
+    return InArrow(first, columns, schema).rows([pa.concat_tables(parts)]).slice(plain.offset)
+
+
+def _as_spark(rows: pa.Table, zone: str | None) -> pa.Table | None:
+    """Rows in the types of ``DataFrame.toArrow``; None where these have a zone that is not known."""
+    inner = [part for type_ in rows.schema.types for part in types.within(type_)]
+    if zone is None and any(pa.types.is_timestamp(type_) and type_.tz is not None for type_ in inner):
+        return None
+
+    def in_session(type_: pa.DataType) -> pa.DataType:
+        if pa.types.is_timestamp(type_):
+            return pa.timestamp("us", None if type_.tz is None else zone)
+        return types.in_spark(type_) if types.is_scalar(type_) else types.with_inner(type_, in_session)
+
+    wanted = [in_session(type_) for type_ in rows.schema.types]
+    columns = [
+        column if column.type == type_ else column.cast(type_)
+        for column, type_ in zip(rows.columns, wanted, strict=True)
+    ]
+    return pa.table(columns, names=rows.column_names)
