@@ -197,9 +197,11 @@ def test_joins_keep_one_shape(changing: Changing, tmp_path: Path) -> None:
 def test_more_sums_and_joins_keep_one_shape(changing: Changing, tmp_path: Path) -> None:
     for title, text in MORE_AGGREGATES.items():
         states = states_of(changing, {title: text}, tmp_path / title, "update", newest_are_the_batch)
+        assert len(states[0]) == 2, title
         assert all(state == states[0] for state in states), title
     for title, text in MORE_JOINS.items():
         states = states_of(changing, {title: text}, tmp_path / title, "append", net_rows_are_the_batch)
+        assert len(states[0]) == 1, title
         assert all(state == states[0] for state in states), title
 
 
