@@ -335,7 +335,7 @@ def test_options_of_a_topic_reach_a_source_or_are_refused_by_name(
     catalog.sql(f"CREATE TABLE {name.replace(' ', '_')} ({columns}) WITH ({options})")
     table = name.replace(" ", "_")
     if name == "mirror":
-        catalog.connected(table).mirror.create()  # type: ignore[union-attr]
+        catalog.mirror(spark, table, {"availableNow": True}).awaitTermination()
 
     def optimized(options: Mapping[str, str]) -> DataFrame:
         default = {"changelog": "upsert"} if name == "put in" else {}
