@@ -356,6 +356,7 @@ from upsert.kafka.client.transactions import produce_once
 
 address, topic = sys.argv[1:]
 connection = Connection({"bootstrap.servers": address})
+print("begins", flush=True)
 for batch in (0, 1):
     rows = pa.table({"key": [b"a", b"b"], "value": [b"%d-a" % batch, b"%d-b" % batch]})
     produce_once(
@@ -394,22 +395,30 @@ def test_a_process_killed_between_two_requests_is_replayed_at_once(
 def test_a_process_killed_at_any_moment_is_replayed_at_once(
     connection: Connection, new_topic: NewTopic
 ) -> None:
-    """Also between the parts of one request: how long it lived is drawn."""
+    """Also between the parts of one request: how long it goes on once it has begun is drawn."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     moments = random.Random(seed)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    left = list[int]()
+    whole_s = 600.0  # the first one is not killed: it says how long they take now
     for _ in range(25):
         topic = new_topic()
         command = [sys.executable, "-c", CHILD, connection.bootstrap_servers, topic]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        with subprocess.Popen(command, env=environment) as child:
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"begins\n"
+            began = time.monotonic()
             with suppress(subprocess.TimeoutExpired):
-                child.wait(moments.uniform(0.5, 2.5))
+                child.wait(whole_s if not left else moments.uniform(0, whole_s))
+                whole_s = time.monotonic() - began
             child.kill()
+        left.append(len(visible(connection, topic)))
         for batch in (0, 1):
             with suppress(ConfigurationError):  # the second one is there already
                 write(connection, topic, batch)
         assert visible(connection, topic) == expected(0, 1)
+    assert min(left) < 4, "none was killed before it was through"
 
 
 def left_open(connection: Connection, topic: str, batch: int) -> TransactionalWriter:
