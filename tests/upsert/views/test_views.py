@@ -451,16 +451,15 @@ def test_a_driver_that_is_killed_leaves_a_state_of_the_query(
     assert [found for found in view.table.check() if not found.is_information] == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("point", ["view.before-commit", "publish.after-link", "view.after-commit"])
 def test_a_driver_that_is_killed_leaves_no_view_or_all_of_it(
     catalog: Catalog, spark: SparkSession, point: str
 ) -> None:
-    process = spark_script(
-        SCRIPT, catalog.warehouse, "totals", TOTALS, environment={ENVIRONMENT_VARIABLE: point}
-    )
-    process.communicate()
-    assert process.returncode != 0
+    command = forked_program("tests.upsert.views.refresh_script", catalog.warehouse, "totals", TOTALS)
+    environment = {**os.environ, **of_the_jvm(spark), ENVIRONMENT_VARIABLE: point}
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert ("totals" in catalog.tables()) == (point == "view.after-commit")
     if "totals" in catalog.tables():
         assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
     change(catalog, 5)
