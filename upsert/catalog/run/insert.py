@@ -28,7 +28,7 @@ from upsert.catalog.run.assignments import (
 )
 from upsert.catalog.run.definitions import changeable, refuse_view
 from upsert.catalog.run.jobs import active, needed
-from upsert.catalog.run.queries import check_stable, frame
+from upsert.catalog.run.queries import check_stable, check_tables, frame
 from upsert.catalog.run.scans import check_read_alike
 from upsert.catalog.run.without_spark import listed
 from upsert.catalog.session import TRIGGER
@@ -90,6 +90,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         without_spark = _write_of_list(context, target, query)
         if without_spark is not None:
             return without_spark
+        check_tables(context, query)
     session = needed(spark, what, context.options.forwarded())
     found = frame(context, session, query, is_streaming=is_streaming)
     rows = target.fitted(found, keeps_kinds=is_planned_by_text(context, session, found))

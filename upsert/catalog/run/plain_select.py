@@ -19,8 +19,10 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert import types
+from upsert.catalog.run.unknown_columns import unknown_column
+from upsert.errors import SchemaError
 from upsert.schema import Column
-from upsert.sql.dialect import outside_of_brackets, tokens_of, visible_name
+from upsert.sql.dialect import START, outside_of_brackets, position, tokens_of, visible_name
 from upsert.sql.predicates import value_in
 from upsert.sql.query import QueryText
 
@@ -56,6 +58,9 @@ class PlainSelect:
 def plain_select(query: QueryText, names: Sequence[str]) -> PlainSelect | None:
     """A query of one table with these columns; None for one that only Spark answers.
 
+    Raises:
+        UnknownColumnError: it names a column that the table does not have.
+
     >>> query = QueryText.of("SELECT ID, o.name AS n FROM orders o WHERE id > 3 ORDER BY n DESC LIMIT 5")
     >>> found = plain_select(query, ["id", "name"])
     >>> found.outputs, found.orders, found.limit
@@ -70,10 +75,10 @@ def plain_select(query: QueryText, names: Sequence[str]) -> PlainSelect | None:
     table = tree.args["from_"].this
     if not _is_alone(table):
         return None
-    reader = _Reader(visible_name(table).lower(), names)
+    reader = Columns(query, visible_name(table).lower(), names)
     try:
         return reader.select(tree)
-    except _NotPlainError:
+    except NotPlainError:
         return None
 
 
@@ -108,14 +113,25 @@ def _ends_a_list(tokens: Sequence[Token]) -> Iterator[bool]:
             yield following.token_type is TokenType.R_PAREN or _begins_clause(following)
 
 
-class _NotPlainError(Exception):
+class NotPlainError(Exception):
     """A part of the query is Spark's."""
 
 
+class UnknownColumnError(SchemaError):
+    """A query names a column that its table does not have."""
+
+
+_MAY_BE_FUNCTIONS: Final = re.compile(
+    "current_.*|localtime.*|user|session_user|system_user|now|grouping__id", re.I
+)
+"""Names without brackets that Spark takes for functions, where no column is called so."""
+
+
 @dataclass(frozen=True)
-class _Reader:
+class Columns:
     """Reads a query of a table that is ``called`` so in it, with the columns ``names``."""
 
+    query: QueryText
     called: str
     names: Sequence[str]
 
@@ -123,14 +139,14 @@ class _Reader:
         """The query as values.
 
         Raises:
-            _NotPlainError: it is Spark's.
+            NotPlainError: it is Spark's.
         """
         limit, offset = (self._number(tree.args.get(part)) for part in ("limit", "offset"))
         where = None if tree.args.get("where") is None else tree.args["where"].this
         items = tree.expressions
         if (count := _counts(items)) is not None:
             if tree.args.get("order") or limit is not None or offset is not None:
-                raise _NotPlainError
+                raise NotPlainError
             return PlainSelect(self.called, (), count, where, (), None, 0)
         outputs = tuple(pair for item in items for pair in self._outputs(item))
         orders = [] if tree.args.get("order") is None else tree.args["order"].expressions
@@ -138,13 +154,26 @@ class _Reader:
         return PlainSelect(self.called, outputs, None, where, found, limit, offset or 0)
 
     def column(self, node: exp.Expr) -> str:
-        """The table's column that a part of the query is."""
+        """The table's column that a part of the query is.
+
+        Raises:
+            NotPlainError: it is something else, as far as is known here.
+            UnknownColumnError: it can only be a column, and there is none.
+        """
         if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
-            raise _NotPlainError
+            raise NotPlainError
         alike = [name for name in self.names if name.lower() == node.name.lower()]
+        if not alike and len(node.parts) == 1 and not _MAY_BE_FUNCTIONS.fullmatch(node.name):
+            raise self._unknown(node)
         if len(alike) != 1 or not self._is_before(node):
-            raise _NotPlainError
+            raise NotPlainError
         return alike[0]
+
+    def _unknown(self, node: exp.Column) -> UnknownColumnError:
+        query = self.query
+        where = position(query.statement, query.worded.original(node.this.meta[START]))
+        found = unknown_column(node.name, "", [self.names], query)
+        return UnknownColumnError(f"{query.subject}: {found} at {where}")
 
     def _is_before(self, node: exp.Column) -> bool:
         """Whether nothing stands before a column, or the table."""
@@ -161,24 +190,24 @@ class _Reader:
             return
         is_own = not isinstance(item, exp.Column) or self._is_before(item)
         if name is not None or any(star.args.values()) or not is_own:
-            raise _NotPlainError
+            raise NotPlainError
         yield from ((column, column) for column in self.names)
 
     def _order(self, one: exp.Expr, outputs: Sequence[tuple[str, str]]) -> tuple[str, tuple[bool, bool]]:
         """By which column: of those that come out one that is called so, else one of the table."""
         if not isinstance(one, exp.Ordered) or one.args.get("with_fill"):
-            raise _NotPlainError
+            raise NotPlainError
         by = one.this
         how = not one.args.get("desc"), bool(one.args.get("nulls_first"))
         if isinstance(by, exp.Literal):
             place = self._number(by) or 0
             if not 1 <= place <= len(outputs):
-                raise _NotPlainError
+                raise NotPlainError
             return outputs[place - 1][1], how
         alike = [column for name, column in outputs if name.lower() == by.name.lower()]
         is_output = isinstance(by, exp.Column) and len(by.parts) == 1 and alike
         if is_output and len(alike) > 1:
-            raise _NotPlainError  # Spark refuses a name of several
+            raise NotPlainError  # Spark refuses a name of several
         return alike[0] if is_output else self.column(by), how
 
     def _number(self, part: exp.Expr | None) -> int | None:
@@ -187,9 +216,9 @@ class _Reader:
             return None
         literal = part if isinstance(part, exp.Literal) else part.args.get("expression")
         if not isinstance(literal, exp.Literal) or not re.fullmatch("[0-9]{1,10}", literal.name):
-            raise _NotPlainError
+            raise NotPlainError
         if literal.is_string or int(literal.name) > _MOST_ROWS:
-            raise _NotPlainError
+            raise NotPlainError
         return int(literal.name)
 
 

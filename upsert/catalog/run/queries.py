@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as F
-from sqlglot import exp
 
 from upsert.catalog.context import Context, OfText, Unnested
 from upsert.catalog.create_as.create_as import TableFromQuery
@@ -24,7 +22,8 @@ from upsert.catalog.results import Done, Found, Frame, Live, Materialized, Resul
 from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import STATES, Scan, as_read_by, unstable_column
-from upsert.catalog.run.without_spark import selected
+from upsert.catalog.run.unknown_columns import taken_for_a_field, unknown_column
+from upsert.catalog.run.without_spark import is_read_by_default, selected
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import (
@@ -41,7 +40,7 @@ from upsert.schema import Index
 from upsert.spark.connect import is_connect
 from upsert.spark.variables import with_variables
 from upsert.sql import statements as s
-from upsert.sql.dialect import Revision, placed, position, visible_name
+from upsert.sql.dialect import Revision, placed, position
 from upsert.sql.flink_words import is_processing_time
 from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.sql.show_create import WAS_THERE
@@ -56,7 +55,6 @@ _VIEW: Final = "_pyspark_connect_temp_view_"
 """Before the name of a table while Spark reads a query; over Connect PySpark itself names them so."""
 _STREAM_IN_SUBQUERY: Final = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
 _NO_FIELD: Final = "INVALID_EXTRACT_BASE_FIELD_TYPE"
-_PATH: Final = re.compile(r"[\w`]+(?:\.[\w`]+)+")
 _SPARKS_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _IS_LOGGED: Final = ContextVar("_IS_LOGGED", default=True)
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
@@ -68,8 +66,10 @@ def select(context: Context, statement: s.Select, spark: SparkSession | None) ->
 
     Where there is no session, a query that needs none gives its rows.
     """
-    if jobs.active(spark) is None and (rows := selected(context, statement)) is not None:
-        return Found("SELECT", rows)
+    if jobs.active(spark) is None:
+        check_tables(context, statement.query)
+        if (rows := selected(context, statement)) is not None:
+            return Found("SELECT", rows)
     session = needed(spark, "SELECT", context.options.forwarded())
     df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     if not df.isStreaming:
@@ -84,6 +84,8 @@ def select(context: Context, statement: s.Select, spark: SparkSession | None) ->
 def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSession | None) -> Result:
     """``CREATE TABLE … AS SELECT`` (FLIP-218)."""
     what = f"CREATE TABLE {statement.name}"
+    if jobs.active(spark) is None:
+        check_tables(context, statement.query)
     session = needed(spark, what, context.options.forwarded())
     df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     own = statement.options
@@ -408,7 +410,14 @@ def _is_logged(_: logging.LogRecord) -> bool:
     return _IS_LOGGED.get()
 
 
-def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, subject: str) -> bool:
+def check_tables(context: Context, query: QueryText) -> None:
+    """Refuse a table that is not in the catalog, before Spark is started: a new session has no others."""
+    if is_read_by_default(context):
+        for reference in query.references:
+            _is_in_catalog(context, None, reference, query.subject)
+
+
+def _is_in_catalog(context: Context, spark: SparkSession | None, reference: Reference, subject: str) -> bool:
     """Whether a table is the catalog's; else it must be one that Spark knows."""
     try:
         table_ref = context.databases.resolve(split(reference.name)[0])
@@ -421,7 +430,7 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
         error = cause if isinstance(cause, DatabaseNotFoundError) else TableNotFoundError(str(cause))
     # a name with a slash is one of Spark's for files: parquet.`/data/orders`
     qualified = ".".join(map(quoted, reference.name.split(".")))
-    if "/" in reference.name or _spark_has(spark, qualified):
+    if "/" in reference.name or (spark is not None and _spark_has(spark, qualified)):
         if reference.options or reference.as_of is not None or reference.changes is not None:
             raise SchemaError(
                 f"{subject}: table {reference.name!r} at {reference.position} is a table of Spark, which "
@@ -466,45 +475,6 @@ def _with_times_of_rows(
     ]
 
 
-_LISTED: Final = 5
-
-
-def _unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]], query: QueryText) -> str:
-    """A name that no column has, with those that are near it; Spark proposes up to five, however far.
-
-    ``columns`` are those of each table of the query.
-    """
-    near = re.findall(r"((?:`[^`]+`\.?)+)", proposal)
-    before = "".join(wanted.rpartition(".")[:2])
-    known = dict.fromkeys(path.replace("`", "") for path in near)
-    is_alone = len(columns) == 1 and before[:-1].lower() in _tables(query)
-    if not before or is_alone:  # else it is not known which table is meant
-        known |= dict.fromkeys(f"{before}{name}" for names in columns for name in names)
-    last = known if "." in wanted else dict.fromkeys(path.rpartition(".")[2] for path in known)
-    close = get_close_matches(wanted, list(last), n=2)
-    hint = " or ".join(map(repr, close))
-    are_more = len(known) > _LISTED or len(near) == _LISTED  # of which Spark left out the others
-    listed = ", ".join([*map(repr, [*known][:_LISTED]), *(["…"] if are_more else [])])
-    choice = f"; did you mean {hint}?" if close else f"; there are {listed}"
-    return f"column {wanted!r} is in no table of the query{choice if known else ''}"
-
-
-def _tables(query: QueryText) -> set[str]:
-    """What the tables of a query are called in it."""
-    return {visible_name(each).lower() for each in query.tree.find_all(exp.Table)}
-
-
-def _taken_for_a_field(text: Revision, offset: int, query: QueryText, base: str) -> str | None:
-    """The name ``t.x`` at an offset, if ``t`` is a table: Spark takes a column that is called so too.
-
-    ``base`` is the column that has no fields, as Spark tells it; in ``t.column.x`` it is right.
-    """
-    found = _PATH.match(text.text, offset)
-    table, column, *_ = ("", "") if found is None else found[0].replace("`", "").split(".")
-    is_table = table.lower() in _tables(query) and base.strip('"').lower() == table.lower() != column.lower()
-    return f"{table}.{column}" if is_table else None
-
-
 def _described(
     error: AnalysisException | ParseException,
     text: Revision,
@@ -522,7 +492,7 @@ def _described(
     condition = error.getCondition()
     parameters = error.getMessageParameters() or {}
     if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION" and (wanted := parameters.get("objectName")):
-        first = _unknown_column(wanted.replace("`", ""), parameters.get("proposal", ""), columns, query)
+        first = unknown_column(wanted.replace("`", ""), parameters.get("proposal", ""), columns, query)
     elif condition == _STREAM_IN_SUBQUERY:
         first = (
             "a subquery would have to read a stream, which Spark cannot; make the catalog as "
@@ -536,7 +506,7 @@ def _described(
     offset = sum(len(line) + 1 for line in lines[: int(where[1]) - 1]) + int(where[2])
     first = _POSITION.sub("", first).strip()
     if condition == _NO_FIELD:
-        path = _taken_for_a_field(text, offset, query, parameters.get("base", ""))
-        first = first if path is None else _unknown_column(path, "", columns, query)
+        path = taken_for_a_field(text, offset, query, parameters.get("base", ""))
+        first = first if path is None else unknown_column(path, "", columns, query)
     place = position(text.first, text.original(offset))
     return f"{first} at {place.partition(',')[0] if args else place}"

@@ -13,21 +13,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from zoneinfo import available_timezones
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
 from upsert import types
 from upsert.catalog.run.assignments import default_text
-from upsert.catalog.run.plain_select import PlainSelect, listed_rows, literals, plain_select
-from upsert.catalog.system_tables import SYSTEM_TABLES, split
+from upsert.catalog.run.plain_select import (
+    Columns,
+    NotPlainError,
+    PlainSelect,
+    UnknownColumnError,
+    listed_rows,
+    literals,
+    plain_select,
+)
 from upsert.catalog.system_tables import read as system_rows
+from upsert.catalog.system_tables import split
 from upsert.conditions.evaluate import check_is_condition
 from upsert.conditions.expressions import Condition, Field, Ref, walk
-from upsert.errors import ConfigurationError, SchemaError, StorageError, UpsertError
+from upsert.errors import ConfigurationError, SchemaError, StorageError, TableNotFoundError, UpsertError
 from upsert.schema import Column, TableSchema
 from upsert.sql.checks import condition_of
-from upsert.sql.dialect import expression_tree
+from upsert.sql.dialect import expression_tree, placed
 from upsert.sql.predicates import alternatives, instant, pushed
 from upsert.sql.query import AsOf, AsOfKind, Reference
 from upsert.store import Table
@@ -55,7 +63,7 @@ def selected(context: Context, statement: s.Select) -> pa.Table | None:
     if settings is None or context.options.is_streaming or len(query.references) != 1:
         return None
     (reference,) = query.references
-    source = _source(context, reference, settings)
+    source = _source(context, reference, settings, query.subject)
     if source is None or (plain := plain_select(query, source.names)) is None:
         return None
     if any(not types.is_scalar(source.types[column]) for column, _ in plain.orders):
@@ -106,7 +114,12 @@ class _Settings:
             return None
         if zone is None:
             return cls(_zone_of_machine(os.environ))
-        return cls(zone) if zone in available_timezones() else None
+        return cls(zone) if _is_zone(zone) else None
+
+
+def is_read_by_default(context: Context) -> bool:
+    """Whether a session that is still to come has Spark's default settings of SQL, as far as is known."""
+    return _Settings.of(context) is not None
 
 
 _ZONE: Final = "spark.sql.session.timeZone"
@@ -150,15 +163,22 @@ def _zone_of_machine(environ: Mapping[str, str]) -> str | None:
     """The zone that Java takes for this machine's; None where it is not sure."""
     if any("user.timezone" in environ.get(name, "") for name in _OF_SUBMIT):
         return None
-    known = available_timezones()
     if (name := environ.get("TZ")) is not None:
-        return name if name in known else None
+        return name if _is_zone(name) else None
     name = os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
     try:
         told = Path("/etc/timezone").read_text(encoding="utf-8").strip()
     except OSError:
         told = name
-    return name if name == told and name in known else None
+    return name if name == told and _is_zone(name) else None
+
+
+def _is_zone(name: str) -> bool:
+    """Whether Java, Python and Arrow know a zone by the name."""
+    try:
+        return bool(ZoneInfo(name).key) and not name.startswith(("posix", "right"))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -196,7 +216,7 @@ class _Source:
         return rows if condition is None else Filtered(rows, condition, (*self.types,))
 
 
-def _source(context: Context, reference: Reference, settings: _Settings) -> _Source | None:
+def _source(context: Context, reference: Reference, settings: _Settings, subject: str) -> _Source | None:
     """The table of a query; None for what is read by Spark, or of which Spark says what is wrong."""
     if reference.options or reference.changes is not None:
         return None
@@ -213,9 +233,9 @@ def _source(context: Context, reference: Reference, settings: _Settings) -> _Sou
     except StorageError:
         raise
     except (UpsertError, ValueError):
-        return None
+        return None  # it may be a file, which Spark reads
     if system is not None:
-        return _of_system(table, system, reference)
+        return _of_system(table, system, reference, subject)
     if table.schema.computed:
         return None
     state, schema = None, table.schema
@@ -245,10 +265,13 @@ def _state(table: Table, as_of: AsOf, settings: _Settings) -> int | str | None:
     return table.published.at_time(int(time.timestamp() * 1000)).id
 
 
-def _of_system(table: Table, system: str, reference: Reference) -> _Source | None:
-    if system.lower() not in SYSTEM_TABLES or reference.as_of is not None:
+def _of_system(table: Table, system: str, reference: Reference, subject: str) -> _Source | None:
+    if reference.as_of is not None:
         return None
-    rows = system_rows(table, system)
+    try:
+        rows = system_rows(table, system)
+    except TableNotFoundError as cause:
+        raise TableNotFoundError(placed(f"{subject}: {cause}", reference.position)) from None
 
     def read(columns: Sequence[str], where: Where, ends_soon: bool) -> Iterator[pa.Table]:  # noqa: ARG001
         return iter([rows.select(columns)])
@@ -279,17 +302,17 @@ def _asked(query: QueryText, plain: PlainSelect, source: _Source, settings: _Set
             found = alternatives(plain.where, source.schema, settings.zone, query.subject, plain.called)
             return _Asked(found)
 
+    columns = Columns(query, plain.called, source.names)
+
     def column(node: exp.Column) -> Ref:
-        before = [part.name.lower() for part in node.parts[:-1]]
-        alike = [name for name in source.names if name.lower() == node.name.lower()]
-        if len(alike) != 1 or before not in ([], [plain.called]):
-            raise SchemaError(f"{query.subject}: unknown column {node.name!r}")
-        return Ref(0, alike[0])
+        return Ref(0, columns.column(node))
 
     try:
         rest = condition_of(plain.where, column, lambda ref: source.types[ref.column], query.subject, "found")
         check_is_condition(rest, lambda ref: source.types[ref.column])
-    except (SchemaError, ConfigurationError):
+    except UnknownColumnError:
+        raise
+    except (SchemaError, ConfigurationError, NotPlainError):
         return None
     (reference,) = query.references
     where = [] if source.schema is None else pushed(reference.where, source.schema, settings.zone)
