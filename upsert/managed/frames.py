@@ -22,7 +22,7 @@ from upsert.errors import ConfigurationError
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.micro_batch import FOLDED_BUCKETS, step_writer
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, SCAN_WHERE, ReadOptions, WriteOptions
-from upsert.managed.reader import RowMetadata
+from upsert.managed.reader import RowMetadata, read_size
 from upsert.managed.stepping import STEP, Step
 from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import SESSION_MODE, BatchWriter, hidden_table, is_dynamic, sink_of
@@ -37,7 +37,7 @@ from upsert.spark.filtered_read import FilteredRead
 from upsert.spark.formats import FORMAT
 from upsert.spark.planned_batch import ReadForArrow
 from upsert.spark.query_writer import query_writer
-from upsert.spark.reads import load_batch, load_stream
+from upsert.spark.reads import load_batch, load_few, load_stream
 from upsert.store.metadata import table_file
 from upsert.store.metadata.looks import looks
 from upsert.store.metadata.snapshot import refs_of
@@ -45,6 +45,7 @@ from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.predicate import Where, where_to_json
 from upsert.store.read.row_metadata import metadata_option
 from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.steps import StepSize
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite
 from upsert.store.storage.local import synced_together
@@ -162,6 +163,27 @@ def read(
     return FilteredRead(load(), known.schema.names, again)
 
 
+def read_few(
+    spark: SparkSession,
+    path: str,
+    columns: Sequence[str] | None,
+    options: Mapping[str, str],
+    most: StepSize,
+) -> DataFrame | None:
+    """As `read`, of a state that the options name, by this process; None for more than so much: `load_few`.
+
+    It takes no session of Spark Connect, whose process need not have the table's files.
+    """
+    register(spark)
+    table = Table.open(path)
+    given = {"row-kind": "false", **options, "path": table.path}
+    size = read_size(given)
+    if size.rows > most.rows or size.bytes > most.bytes:
+        return None
+    asked = None if columns is None else _asked(table, columns, options)
+    return load_few(spark, UpsertTableSource, given, asked, most)
+
+
 def _asked(table: Table, columns: Sequence[str], options: Mapping[str, str]) -> StructType:
     """Some columns of a table, and those that ``metadata.columns`` adds."""
     own = {field.name: field for field in spark_schema(table.schema, row_kind=False)}
@@ -207,7 +229,17 @@ def write_list(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, ove
     """
     _, asked = _asked_to_write(df, path, options, overwrite)
     writer = BatchWriter(asked, df.schema, overwrite)
-    writer.commit_here(arrow_of(df))
+    writer.commit_here(arrow_of(df), "rows")
+
+
+def write_few(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> None:
+    """As `write`, of few rows, which Spark computes, and this process commits; see `write_list`.
+
+    Raises:
+        ChangelogError: two rows have one key.
+    """
+    _, asked = _asked_to_write(df, path, options, overwrite=False)
+    BatchWriter(asked, df.schema, overwrite=False).commit_here(arrow_of(df), "none")
 
 
 def _asked_to_write(

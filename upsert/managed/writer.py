@@ -38,6 +38,7 @@ from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata import table_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.rows.conform import conform
+from upsert.store.rows.fold import Order
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite, check_within, filled, specified
 from upsert.store.storage.local import synced_together
@@ -266,14 +267,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             self._overwrite = self.replaced(next(modes, None))
         self.publish(_staged(messages), *(self._options.micro_batch or (None, None)))
 
-    def commit_here(self, rows: pa.Table) -> None:
-        """Write rows that this process has, as Spark collects them; of a key the last one counts."""
+    def commit_here(self, rows: pa.Table, order: Order) -> None:
+        """Write rows that this process has, as Spark collects them; for ``order`` see ``Table.stage``."""
         with synced_together():
             staged = []
             if (given := self._given(iter(rows.to_batches()))) is not None:
                 table, began, read = given
                 found = read.read_all()
-                staged = [table.stage(found, order="rows", definition=began.version, is_committed_here=True)]
+                staged = [table.stage(found, order=order, definition=began.version, is_committed_here=True)]
             with self._table().discarded_if_failed(staged):
                 for one in staged:
                     check_within(one.partitions, self._partition, of=self._of)

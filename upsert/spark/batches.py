@@ -98,10 +98,9 @@ def local_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> Any:
     >>> local_rows(spark, pa.table({"id": [1, 2]}), StructType.fromDDL("id BIGINT")).size()
     2
     """
-    given = rows.combine_chunks()  # Spark drops all that follows a record batch without rows
 
     def leaf(session: SparkSession) -> Any:
-        return session.createDataFrame(given, schema)._jdf.queryExecution().analyzed()
+        return frame_of_rows(session, rows, schema)._jdf.queryExecution().analyzed()
 
     found = leaf(spark)
     if class_name(found) != "LocalRelation":
@@ -109,6 +108,12 @@ def local_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> Any:
         with active(copy):  # what it makes active in this thread must not stay so
             found = leaf(copy)
     return found.data()
+
+
+def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """Rows in the types in which Spark takes them, as a DataFrame in whose plan they are if they are few."""
+    given = rows.combine_chunks()  # Spark drops all that follows a record batch without rows
+    return spark.createDataFrame(given, schema)
 
 
 def _in_spark(column: T) -> T:
@@ -178,7 +183,7 @@ def read_up_to(
 
 def arrow_of(df: DataFrame) -> pa.Table:
     """What ``DataFrame.toArrow`` gives; that of PySpark 4.3 fails where a VARIANT is NULL."""
-    if not any(_has_variant(field.dataType) for field in df.schema.fields) or is_connect(df):
+    if not any(has_variant(field.dataType) for field in df.schema.fields) or is_connect(df):
         return df.toArrow()
     collected_as: Any = df
     batches = collected_as._collect_as_arrow(empty_list_if_zero_records=False)
@@ -234,7 +239,8 @@ def _as_blobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.record_batch({BLOB_COLUMN: pa.array([blob], pa.binary())})
 
 
-def _has_variant(type_: DataType) -> bool:
+def has_variant(type_: DataType) -> bool:
+    """Whether values of a type are, or have, a VARIANT."""
     return "variant" in type_.simpleString()
 
 

@@ -12,6 +12,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
@@ -38,6 +39,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from upsert.spark.batches import arrow_schema, frame_of_rows, has_variant, read_up_to
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import FORMAT, active
 from upsert.spark.java import class_name, items_of, java_of, object_of, seq_of, texts_of
@@ -117,6 +119,29 @@ def load_batch(
     df = reader.options(**options).schema(asked).load()
     _hand_over(df, source)
     return df
+
+
+def load_few(
+    spark: SparkSession,
+    format_: type[DataSource],
+    options: Mapping[str, str],
+    schema: StructType | None,
+    most: StepSize,
+) -> DataFrame | None:
+    """A batch of a format that this process reads at once, in a classic session.
+
+    Its rows are in the plan: what Spark makes of them needs no task in Python. None for more than so much,
+    and for a VARIANT, which PySpark does not hand over where it is NULL.
+    """
+    source = _source(format_, options)
+    asked = source.schema() if schema is None else schema
+    assert isinstance(asked, StructType)  # our formats have one
+    if any(has_variant(field.dataType) for field in asked.fields):
+        return None
+    reader = source.reader(asked)
+    batches = chain.from_iterable(map(reader.read, reader.partitions()))
+    rows = read_up_to(batches, most.rows, most.bytes, arrow_schema(asked))
+    return None if rows is None else frame_of_rows(spark, rows, asked)
 
 
 def _loaded_by_server(

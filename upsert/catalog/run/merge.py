@@ -26,7 +26,7 @@ from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
-from upsert.catalog.run.rows_found import MergedRows, Named, merged_rows
+from upsert.catalog.run.rows_found import FoundRows, MergedRows, Named, merged_rows
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.managed.options import SCAN_WHERE
@@ -77,12 +77,12 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     found = _Changes(table, statement, subject)
     counted = Observation()
 
-    def changed(snapshot: int) -> DataFrame:
+    def changed(snapshot: int) -> FoundRows:
         nonlocal counted
         counted = Observation()
         counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS.values()]
         rows = found.rows(merged_rows(context, session, statement, table, snapshot), snapshot)
-        return rows.observe(counted, *counts).drop(*_COUNTS.values())
+        return FoundRows(rows.observe(counted, *counts).drop(*_COUNTS.values()), are_few=False)
 
     try:
         snapshot = committed(context, statement.name, changed, is_tracked)

@@ -16,7 +16,7 @@ from upsert.catalog.results import Done, Result
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
-from upsert.catalog.run.rows_found import rows_found
+from upsert.catalog.run.rows_found import FoundRows, rows_found
 from upsert.catalog.run.scans import is_read_otherwise, zone
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
@@ -67,7 +67,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
             check_engine(table, subject)
             deleted = _deletions(table)
             found = partial(rows_found, context, session, statement.name, statement.rows, table)
-            snapshot = committed(context, statement.name, lambda base: deleted(found(base)), is_tracked)
+            snapshot = committed(context, statement.name, lambda base: found(base).made(deleted), is_tracked)
             return Done(subject, f"deleted, {snapshot}")
     done = table.delete(where, tracked=is_tracked)
     return Done(subject, f"deleted, snapshot {done.id}")
@@ -109,14 +109,14 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
             )
         check_stored(schema, name, subject)
 
-    def changed(snapshot: int) -> DataFrame:
-        rows = rows_found(context, session, statement.name, statement.rows, table, snapshot)
+    def updated(rows: DataFrame) -> DataFrame:
         new = rows.select(*_new_values(table, rows, statement, subject))
         if schema.primary_key:
             return new
         return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
 
-    snapshot = committed(context, statement.name, changed, is_tracked)
+    found = partial(rows_found, context, session, statement.name, statement.rows, table)
+    snapshot = committed(context, statement.name, lambda base: found(base).made(updated), is_tracked)
     return Done(subject, f"updated, {snapshot}")
 
 
@@ -136,16 +136,17 @@ def check_stored(schema: TableSchema, name: str, subject: str) -> None:
 
 
 def committed(
-    context: Context, name: str, changed: Callable[[int], DataFrame], is_tracked: bool | None
+    context: Context, name: str, changed: Callable[[int], FoundRows], is_tracked: bool | None
 ) -> str:
     """Commit the changes that a statement makes of a snapshot's rows, in one snapshot; tells which one."""
     options = {} if is_tracked is None else {_TRACKING: str(is_tracked).lower()}
     for attempt in range(1, ATTEMPTS + 1):
         table = context.table(name)
         base = table.snapshot()
-        rows = changed(base.id)
+        rows, are_few = changed(base.id)
+        write = frames.write_few if are_few else frames.write
         try:
-            frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
+            write(rows, table.path, {**options, "unchanged-since": str(base.id)})
         except (CommitConflictError, PySparkException) as cause:
             # over Spark Connect it was raised in a process of Spark's, which keeps only its text
             if not isinstance(cause, CommitConflictError) and CommitConflictError.__name__ not in str(cause):

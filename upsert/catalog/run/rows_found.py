@@ -7,7 +7,7 @@ of its columns that are compared name the rows of the target (docs/decisions/012
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,12 +31,13 @@ from upsert.sql.in_query import in_query
 from upsert.sql.merge_into import over_given_source
 from upsert.sql.predicates import pushed
 from upsert.store.predicate import where_to_json
+from upsert.store.read.steps import StepSize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from upsert.catalog.context import Context
-    from upsert.sql.query import QueryText
+    from upsert.sql.query import QueryText, Reference
     from upsert.store import Table
 
 Named = tuple[str, str, list[Any]]
@@ -50,6 +51,9 @@ MOST_ROWS: Final = 5_000
 
 _MOST_BYTES: Final = 32 << 20
 """So is one that reads more bytes, as they are stored, or whose rows take more in this process."""
+
+FEW_ROWS: Final = 5_000
+"""So many rows of a target this process reads, and commits what becomes of them: docs/decisions/0129."""
 
 _TIMES: Final = (t.DateType, t.TimestampType, t.TimestampNTZType)
 _COMPARED: Final = (t.BooleanType, t.StringType, t.BinaryType, t.DecimalType, *_TIMES)
@@ -104,13 +108,41 @@ def _of_few(
     return None if joined is None else MergedRows(joined, named)
 
 
+class FoundRows(NamedTuple):
+    """The rows of a DELETE or UPDATE, or what is made of them, and whether it is known that they are few."""
+
+    rows: DataFrame
+    are_few: bool
+
+    def made(self, made: Callable[[DataFrame], DataFrame]) -> FoundRows:
+        """What a function makes of the rows, about as many."""
+        return FoundRows(made(self.rows), self.are_few)
+
+
 def rows_found(
     context: Context, spark: SparkSession, name: str, query: QueryText, table: Table, snapshot: int
-) -> DataFrame:
+) -> FoundRows:
     """The rows of a DELETE or UPDATE, in whose query the table is that of a snapshot."""
-    return _found_in_few(context, spark, name, query, table, snapshot) or frame(
+    if (found := _found_here(context, spark, query, snapshot)) is not None:
+        return FoundRows(found, are_few=True)
+    found = _found_in_few(context, spark, name, query, table, snapshot) or frame(
         context, spark, query, is_streaming=False, pinned={name: snapshot}
     )
+    return FoundRows(found, are_few=False)
+
+
+def _found_here(context: Context, spark: SparkSession, query: QueryText, snapshot: int) -> DataFrame | None:
+    """The rows, of a table of which this process reads what may be among them; None if that is much."""
+    if is_connect(spark) or is_read_otherwise(spark, query.text) or len(query.references) > 1:
+        return None
+    target = Scan(_at(query.references[0], snapshot), is_streaming=False, subject=query.subject)
+    rows = target.few_rows(context, spark, StepSize(FEW_ROWS, _MOST_BYTES))
+    return None if rows is None else frame(context, spark, query, is_streaming=False, given={0: rows})
+
+
+def _at(reference: Reference, snapshot: int) -> Reference:
+    """A table of a query as of a snapshot."""
+    return replace(reference, options={"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)})
 
 
 def _found_in_few(

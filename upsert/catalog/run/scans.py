@@ -29,6 +29,7 @@ from upsert.sql.show_create import declared_names
 from upsert.store import Table
 from upsert.store.predicate import Where, parse_where, where_to_json
 from upsert.store.read.row_metadata import metadata_option
+from upsert.store.read.steps import StepSize
 from upsert.stream_keys import VERSIONS_MARK
 from upsert.types import quoted
 
@@ -307,9 +308,27 @@ class Scan:
         if self._reads_changes:
             df = frames.read_changes(spark, path, **{**metadata, **self._used(schema), **given})
         else:
-            options = {**metadata, **given, **self._state(spark), **self._where(spark, schema)}
-            df = frames.read(spark, path, columns=self._columns(schema), options=options)
+            df = frames.read(
+                spark, path, columns=self._columns(schema), options=self._of_state(spark, schema)
+            )
         return with_declared(df, schema, self._computed(schema))
+
+    def few_rows(self, context: Context, spark: SparkSession, most: StepSize) -> DataFrame | None:
+        """The rows of a managed table's state, which this process reads; None where they are more than that.
+
+        The session is a classic one.
+        """
+        table = context.managed(self.reference.name)
+        schema = table.schema
+        options = self._of_state(spark, schema)
+        df = frames.read_few(spark, table.path, self._columns(schema), options, most)
+        return None if df is None else with_declared(df, schema, self._computed(schema))
+
+    def _of_state(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:
+        """The options of a read of one state."""
+        metadata = metadata_options(schema, self._computed(schema))
+        own = {**self._state(spark), **self._where(spark, schema)}
+        return {**metadata, **self.reference.options, **own}
 
     def _of_connector(self, spark: SparkSession, connected: Connector, schema: TableSchema) -> DataFrame:
         as_of = self.reference.as_of

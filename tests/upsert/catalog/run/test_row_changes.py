@@ -248,19 +248,22 @@ class TestRowsThatSparkFinds:
         left = {row[0] for row in self.rows(catalog) if row[2] > 0}
         assert left == {1, 2, 3} - {*gone}
 
+    @pytest.mark.parametrize(("way", "few"), [("write_few", 100), ("write", 0)])
     def test_row_that_others_changed_meanwhile_is_looked_at_again(
-        self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+        self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str, few: int
     ) -> None:
         tries, other = [], 2
+        own = getattr(frames, way)
+        monkeypatch.setattr(rows_found, "FEW_ROWS", few)
 
         def write(df: DataFrame, path: str, options: dict[str, str]) -> None:
             tries.append(options)
             if len(tries) == 1:
                 changed = {"id": [other], "name": ["robert"], "n": pa.array([5], pa.int32())}
                 catalog.table("users").write(pa.table(changed))
-            frames.write(df, path, options)
+            own(df, path, options)
 
-        monkeypatch.setattr(row_changes, "frames", type("Frames", (), {"write": staticmethod(write)}))
+        monkeypatch.setattr(frames, way, write)
         done = catalog.sql("UPDATE users SET n = n + 1 WHERE length(name) = 3", spark)
         assert (len(tries), str(done)) == (2, "<UPDATE users: updated, snapshot 3>")
         assert self.rows(catalog) == [(1, "ann", 2), (2, "robert", 5), (3, "cecilia", 3)]
