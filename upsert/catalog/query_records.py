@@ -11,6 +11,7 @@ import json
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from upsert.managed.task_counts import figures_of
 from upsert.options import masked_text
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import RefusedError, UnansweredError
+from upsert.store.storage.local import TEMPORARY_SUFFIX
 from upsert.store.version import Version
 
 FOLDER: Final = ".queries"
@@ -51,6 +53,8 @@ LEVELS: Final = frozenset(
 """Of these, what several micro-batches do not add up."""
 
 _STOP: Final = ".stop"
+_STALE_S: Final = 3_600
+"""No process is still at work on a temporary file of this age."""
 _FORMAT: Final = 1
 _LARGEST_FILE: Final = 1 << 20
 _LONGEST_TEXT: Final = 2_000
@@ -545,11 +549,24 @@ def _entries(warehouse: str) -> list[str]:
 
 
 def forget_oldest(warehouse: str, *, keep: int = KEPT_RECORDS) -> None:
-    """Delete the records that were not written for longest, until so many are left."""
+    """Delete the records that were not written for longest, until so many are left.
+
+    What drivers have left that were killed while they wrote one is deleted too.
+    """
+    _delete_unfinished(warehouse, time.time())
     found = names(warehouse)
     if len(found) > keep:
         for path in _longest_unwritten(warehouse, found)[: len(found) - keep]:
             storage_of(path).delete(path)
+
+
+def _delete_unfinished(warehouse: str, now: float) -> None:
+    for name in _entries(warehouse):
+        if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX):
+            path = os.path.join(warehouse, FOLDER, name)
+            stat = storage_of(path).stat(path)
+            if stat is not None and stat.modified_ns < (now - _STALE_S) * 1e9:
+                storage_of(path).delete(path)
 
 
 def _longest_unwritten(warehouse: str, found: list[str]) -> list[str]:

@@ -271,6 +271,18 @@ def test_records_that_were_not_written_for_longest_are_forgotten(tmp_path: Path)
     assert sorted(one.id for one in read_all(str(tmp_path)).queries) == sorted(ids[3:])
 
 
+def test_what_a_driver_left_that_was_killed_while_it_wrote_a_record_is_deleted(tmp_path: Path) -> None:
+    query_records.write(str(tmp_path), fresh())
+    folder = Path(query_records.file_of(str(tmp_path), ID)).parent
+    left, young = (folder / f".{ID}.json-{number:032x}.tmp" for number in range(2))
+    for path in (left, young):
+        path.write_bytes(b"{")
+    two_hours_ago = time.time() - 7_200
+    os.utime(left, (two_hours_ago, two_hours_ago))
+    query_records.forget_oldest(str(tmp_path))
+    assert sorted(folder.iterdir()) == [young, folder / f"{ID}.json"]
+
+
 class Clock:
     """A clock that goes on by a millisecond each time."""
 
