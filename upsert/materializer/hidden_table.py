@@ -32,6 +32,7 @@ from upsert.arrays import one_array
 from upsert.changelog.normalizer import with_kinds
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError, TableNotFoundError
 from upsert.schema import Column, TableSchema
+from upsert.store import paths
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import Signs, conform
@@ -148,7 +149,7 @@ class KeptRows:
         return gather(rows, ordered[last_of_each(group_of[ordered])])
 
 
-FOLDER: Final = "materialized"
+FOLDER: Final = paths.KEPT_ROWS_FOLDER
 """Folder of the hidden tables of a sink, one for each query."""
 
 

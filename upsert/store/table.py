@@ -852,18 +852,21 @@ class Table:
     def clean(self, *, older_than_s: float = orphans.DEFAULT_AGE_S) -> int:
         """Delete files that no snapshot and no tag needs, left by processes that died; how many there were.
 
-        In an object store also what tables of the name before, and queries that died, have left beside it.
-        A writer that began before the youngest of them, and has not committed, gets a ``StaleWriterError``.
+        So it does in the hidden tables of a view, and of queries that write into the table. In an object
+        store also what tables of the name before, and queries that died, have left beside it. A writer that
+        began before the youngest of them, and has not committed, gets a ``StaleWriterError``.
 
         Args:
             older_than_s: spare younger files; more than the longest write takes.
 
         Raises:
             ConfigurationError: ``older_than_s`` is below 0 or not finite.
-            CorruptTableError: something that is needed is missing or damaged. Nothing was deleted.
+            CorruptTableError: something that is needed is missing or damaged. Nothing was deleted there.
         """
         folders = 0 if storage_of(self.path).is_local else orphans.sweep(self.path)
-        return folders + orphans.clean(self._committer, older_than_s)
+        cleaned = orphans.clean(self._committer, older_than_s)
+        hidden = sum(_clean_hidden(path, older_than_s) for path in orphans.hidden_tables(self.root))
+        return folders + cleaned + hidden
 
     def publish_log(self, *, accept_gap: bool = False) -> int:
         """Send what is committed and not in the table's log; how many snapshots that were.
@@ -910,3 +913,12 @@ class Table:
             info = index_building.build(self._committer, is_wanted) or info
         self.maintain()
         return None if info is None else self._snapshot_of(info)
+
+
+def _clean_hidden(path: str, older_than_s: float) -> int:
+    try:
+        return Table.open(path).clean(older_than_s=older_than_s)
+    except UpsertError:
+        if storage_of(path).exists(os.path.join(path, paths.TABLE_FILE)):
+            raise
+        return 0  # a refresh has just dropped it

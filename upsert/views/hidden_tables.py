@@ -24,7 +24,7 @@ from upsert.store.storage.lease import LEASE_S, KeptLease, age
 from upsert.store.storage.local import sync_folder
 from upsert.store.table import Table
 
-HIDDEN_TABLES: Final = "stages"
+HIDDEN_TABLES: Final = paths.STAGES_FOLDER
 """Folder of the tables that a view keeps, in that of its own."""
 
 POINTS: Final = ("view.before-drop", "view.within-drop", "view.after-drop")

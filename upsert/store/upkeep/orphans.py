@@ -147,6 +147,16 @@ def _delete(root: str, name: str) -> bool:
     return True
 
 
+def hidden_tables(root: str) -> Iterator[str]:
+    """Folders of the tables within a table's: those of a view, and of queries that write into the table."""
+    storage, inside = storage_of(root), storage_of(root).names(root)
+    for folder in (paths.STAGES_FOLDER, paths.KEPT_ROWS_FOLDER):
+        for name in sorted(storage.names(os.path.join(root, folder))) if folder in inside else ():
+            path = os.path.join(root, folder, name)
+            if storage.exists(os.path.join(path, paths.TABLE_FILE)):
+                yield path
+
+
 def sweep(folder: str) -> int:
     """Delete what dropped tables, and queries that died, have left under a name; how many folders.
 

@@ -148,6 +148,21 @@ def test_clean_takes_old_leftovers_and_nothing_else(table: Table) -> None:
     assert value_at(table, 5) == [5]
 
 
+@pytest.mark.parametrize("folder", ["stages", "materialized"])
+def test_clean_goes_into_the_hidden_tables_of_a_table(table: Table, folder: str) -> None:
+    """Nothing else can be told of them: no list has them, and their queries die between two commits, too."""
+    options = {"write-only": "true"}
+    hidden = Table.create(Path(table.path, folder, "of-a-query"), SCHEMA, options)
+    row = pa.table({"id": [1], "value": [1]})
+    assert run(lambda: hidden.write(row), "publish.before-link") == KILLED
+    hidden.write(row)
+    assert table.clean() == 0
+    # rows, their index, the manifest, and the snapshot without a name
+    assert table.clean(older_than_s=0) == 4
+    assert_nothing_is_left_over(hidden)
+    assert hidden.snapshot().scan().num_rows == 1
+
+
 def test_a_clean_table_is_left_as_it_is(table: Table) -> None:
     head = table.snapshot().id
     assert (table.clean(older_than_s=0), table.snapshot().id) == (0, head)
