@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from upsert.catalog.query_recorder import QueryRecorder
+    from upsert.spark.jvm import StartingJvm
     from upsert.sql.statements import Statement
 
 Given = TypeVar("Given")
@@ -80,9 +82,18 @@ _NO_PROGRESS: Final = "-Dspark.ui.showConsoleProgress=false"
 _NOT_AMONG_ROWS: Final = "-XX:+DisplayVMOutputToStderr"
 """A JVM that cannot start says the reason of some failures, such as a heap too large, on standard output."""
 """As a property of the JVM it counts less than what users say, but more than what Spark says for Python."""
+_MEANS_SPARK: Final = re.compile(
+    r"\s*(?:UPDATE|MERGE|REFRESH|EXPLAIN|CREATE\s+MATERIALIZED|(?:EXECUTE|BEGIN)\s+STATEMENT"
+    r"|(?:INSERT|CREATE\s+(?:OR\s+REPLACE\s+)?TABLE)\b.*\bSELECT"
+    r"|SELECT\b.*\b(?:JOIN|GROUP\s+BY|UNION|OVER))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""See `means_spark`."""
 SHOWN_ROWS: Final = 1_000
 """Rows of a batch that a table shows; with --json all are printed."""
 _REFRESH_S: Final = 0.5
+_SLOW_CLASS: Final = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
+"""What the first session of a JVM initializes, with Scala's library for types: as long as the rest."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +151,7 @@ class Session:
         self._shown: list[StreamingQuery] = []
         self._is_cancelled = False
         self._recorder: QueryRecorder | None = None
+        self._starting: StartingJvm | None = None
         self._jobs: list[_Job] = []
         self.started: list[StreamingQuery] = []
         self.stopped: Sequence[int] = ()
@@ -156,25 +168,16 @@ class Session:
     @cached_property
     def spark(self) -> SparkSession:
         """Spark; starting it takes some seconds."""
-        from pyspark.logger import PySparkLogger
-        from pyspark.sql import SparkSession
-
         from upsert.spark.jvm import quiet_when_it_ends
         from upsert.spark.settings import configure
 
-        # it prints a page of the JVM's stack for each error, which the command tells in one line
-        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
-        java = checked_java(os.environ)
-        classes = kept_classes(java, os.environ, self._conf, makes=has_terminal())
-        of_jvm = [*java.options, *classes]
-        given = self._conf if self._master is None else {"spark.master": self._master} | self._conf
-        builder = SparkSession.builder
-        with Console(stderr=True).status("starting Spark …"), _jvm_options(self._conf, of_jvm):
-            settings = unsaid(_SETTINGS, given) | given
-            for key, value in (_daemon_of_workers(settings) | settings).items():
-                builder = builder.config(key, value)
-            session = builder.getOrCreate()
+        with Console(stderr=True).status("starting Spark …"):
+            self.begin_jvm()
+            _load_meanwhile()
+            starting, self._starting = self._starting, None
+            if starting is not None:
+                starting.connect()
+            session = self._new_session()
         if not session.sparkContext.getConf().contains(_LOG_LEVEL):
             session.sparkContext.setLogLevel("OFF")
         session = configure(session)
@@ -182,6 +185,40 @@ class Session:
         self._recorder.is_stopping = lambda: bool(self.stopped)
         quiet_when_it_ends(session.sparkContext)
         return session
+
+    def begin_jvm(self) -> None:
+        """Let Spark's JVM start, unless there is one: `spark` waits for it, and `close` ends it unused."""
+        from pyspark import SparkConf
+
+        from upsert.spark.jvm import begun_jvm
+
+        if self._has_spark or self._starting is not None:
+            return
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
+        java = checked_java(os.environ)
+        classes = kept_classes(java, os.environ, self._conf, makes=has_terminal())
+        with _jvm_options(self._conf, [*java.options, *classes]):
+            self._starting = begun_jvm(SparkConf(loadDefaults=False).setAll([*self._given.items()]))
+
+    @property
+    def _given(self) -> dict[str, str]:
+        """The settings that the user gives the command."""
+        return self._conf if self._master is None else {"spark.master": self._master} | self._conf
+
+    def _new_session(self) -> SparkSession:
+        from pyspark.logger import PySparkLogger
+        from pyspark.sql import SparkSession
+
+        from upsert.spark.jvm import initialize_beside
+
+        initialize_beside(_SLOW_CLASS)
+        # it prints a page of the JVM's stack for each error, which the command tells in one line
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+        settings = unsaid(_SETTINGS, self._given) | self._given
+        builder = SparkSession.builder
+        for key, value in (_daemon_of_workers(settings) | settings).items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
 
     def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Given]) -> Given:
         from upsert.catalog.run.jobs import SparkNeededError
@@ -203,6 +240,8 @@ class Session:
 
     def close(self) -> None:
         """Stop the queries that run, and Spark."""
+        if self._starting is not None:
+            self._starting.end()
         if self._has_spark:
             from upsert.spark.jvm import stop_without_a_wait, unless_it_ends
 
@@ -220,6 +259,9 @@ class Session:
         self._is_cancelled = False
         if self._params:
             self._check_params([parse(statement.text) for statement in split_statements(self._read(text))])
+        if any(means_spark(statement.text) for statement in split_statements(text)):
+            with suppress(ConfigurationError, OSError):  # it is told where Spark is needed
+                self.begin_jvm()
         for statement in split_statements(text):
             self._go_on()
             self.run(statement.text)
@@ -235,6 +277,7 @@ class Session:
         self._check_params(parsed)
         if not any(map(_lets_queries_start, parsed)):
             return []
+        self.begin_jvm()
         found: list[Callable[[], Result]] = []
         for one in [bound(one, self._args(one)) for one in parsed]:
             before = len(self.started)
@@ -420,6 +463,19 @@ class Session:
             self._shown.remove(query)
 
 
+def means_spark(statement: str) -> bool:
+    """Whether a statement looks like one that needs Spark, so that the JVM may start before it is its turn.
+
+    It is a guess from its first word and some others.
+
+    >>> means_spark("update t SET v = 1"), means_spark("INSERT INTO t SELECT * FROM s")
+    (True, True)
+    >>> means_spark("INSERT INTO t VALUES (1)"), means_spark("SHOW MATERIALIZED VIEWS")
+    (False, False)
+    """
+    return _MEANS_SPARK.match(statement) is not None
+
+
 def _lets_queries_start(statement: Statement) -> bool:
     """Whether a statement starts a query, or sets the mode in which others do."""
     match statement:
@@ -433,16 +489,19 @@ def _lets_queries_start(statement: Statement) -> bool:
 def unsaid(settings: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Those settings of which neither what is given says anything, nor Spark's own configuration.
 
-    That is in ``spark-defaults.conf`` or in ``PYSPARK_SUBMIT_ARGS``. A JVM that runs has read it; without one
-    this starts it, with what is given.
+    That is in ``spark-defaults.conf`` or in ``PYSPARK_SUBMIT_ARGS``. The JVM that runs has read it.
     """
     from pyspark import SparkConf
 
-    from upsert.spark.jvm import start_jvm
-
-    start_jvm(SparkConf(loadDefaults=False).setAll([*given.items()]))
     said = {key for key, value in SparkConf().getAll() if (key, value) != (_NAME, _NO_NAME)} | given.keys()
     return {key: value for key, value in settings.items() if key not in said}
+
+
+def _load_meanwhile() -> None:
+    """Load what the first statement with Spark needs, while the JVM starts."""
+    import pyspark.testing.utils  # noqa: F401 - PySpark loads it, and pandas, for its first call into the JVM
+
+    import upsert.catalog.run.dispatch  # noqa: F401
 
 
 def _daemon_of_workers(settings: Mapping[str, str]) -> dict[str, str]:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
+import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from subprocess import TimeoutExpired
+from shutil import rmtree
+from subprocess import PIPE, Popen, TimeoutExpired
+from tempfile import mkdtemp
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.accumulators import AccumulatorTCPServer
-from pyspark.errors import PySparkRuntimeError
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
 from upsert.errors import ConfigurationError
@@ -36,6 +41,8 @@ _CALLS_OF_JAVA: Final = "py4j.clientserver"
 """The log of what functions of Python raise that Java calls, such as those of micro-batches."""
 _NO_ANSWER: Final = re.compile(r"An error occurred while calling \S+")
 """What py4j says of a call whose connection has ended."""
+_LOOK_S: Final = 0.02
+"""Between two looks whether the JVM has started."""
 _CLASS: Final = re.compile(r'(?:Exception in thread "main" )?(?:\w+\.)+[\w$]+: ')
 
 
@@ -73,30 +80,92 @@ class _Messages:
         return _CLASS.sub("", first.decode(errors="replace").strip(), count=1)
 
 
-def start_jvm(conf: SparkConf) -> None:
-    """Start the JVM of this process, unless there is one; its messages are passed on, but its warnings.
+class StartingJvm:
+    """The JVM of this process while it starts, which takes some seconds; its messages are passed on.
 
-    Java has no setting for these, and where messages go can be said only where a process is started.
-
-    Raises:
-        ConfigurationError: it ended, mostly because of a setting.
+    Java has no setting for its warnings, and where messages go can be said only where a process is started.
     """
-    if SparkContext._gateway is not None:
-        return
-    messages = _Messages()
+
+    def __init__(self, conf: SparkConf) -> None:
+        """Start it with some settings, as PySpark does."""
+        self._messages = _Messages()
+        self._folder = mkdtemp()
+        self._told = os.path.join(self._folder, "connection")
+        given = [part for key, value in conf.getAll() for part in ("--conf", f"{key}={value}")]
+        own = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        self._process = Popen(
+            [os.path.join(_find_spark_home(), "bin", "spark-submit"), *given, *own],
+            stdin=PIPE,  # where this process ends it has an end
+            stderr=self._messages.end,
+            env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": self._told},
+            preexec_fn=_ignore_interrupts,
+        )
+        os.close(self._messages.end)
+
+    def connect(self) -> None:
+        """Wait until it has started, and make it PySpark's.
+
+        Raises:
+            ConfigurationError: it ended, mostly because of a setting.
+        """
+        while self._process.poll() is None and not os.path.isfile(self._told):
+            time.sleep(_LOOK_S)
+        try:
+            with open(self._told, "rb") as told:
+                port, length = (int.from_bytes(told.read(4)) for _ in "12")
+                secret = told.read(length).decode()
+        except FileNotFoundError as cause:
+            reason = self._messages.failure()
+            other = "set JAVA_HOME to a Java that has it, or " if _NO_MODULE.match(reason) else ""
+            raise ConfigurationError(
+                f"Spark's JVM must start, it ended with {reason!r}; {other}correct the settings that you "
+                "give, or those of PYSPARK_SUBMIT_ARGS and spark-defaults.conf"
+            ) from cause
+        finally:
+            rmtree(self._folder, ignore_errors=True)
+        self._messages.pass_on()
+        with _environment({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        gateway.proc = self._process
+        SparkContext._ensure_initialized(gateway=gateway)
+
+    def end(self) -> None:
+        """End it; for one that nothing has connected to."""
+        self._process.terminate()
+        self._process.communicate()
+        rmtree(self._folder, ignore_errors=True)
+
+
+def begun_jvm(conf: SparkConf) -> StartingJvm | None:
+    """The JVM of this process, which starts now; None if there is one, or another process has started it."""
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return None
+    return StartingJvm(conf)
+
+
+def initialize_beside(name: str) -> None:
+    """Let a thread of the JVM initialize a class, if it has it; other threads wait where they need it."""
+
+    def initialize() -> None:
+        with suppress(Py4JError):
+            cast("Any", SparkContext._jvm).java.lang.Class.forName(name)
+
+    Thread(target=initialize, daemon=True).start()
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for this process alone
+
+
+@contextmanager
+def _environment(more: Mapping[str, str]) -> Iterator[None]:
+    """Let the environment of this process have some more variables for a while."""
+    os.environ.update(more)
     try:
-        gateway = launch_gateway(conf, {"stderr": messages.end})  # type: ignore[no-untyped-call]
-    except PySparkRuntimeError as cause:
-        os.close(messages.end)
-        reason = messages.failure()
-        other = "set JAVA_HOME to a Java that has it, or " if _NO_MODULE.match(reason) else ""
-        raise ConfigurationError(
-            f"Spark's JVM must start, it ended with {reason!r}; {other}correct the settings that you "
-            "give, or those of PYSPARK_SUBMIT_ARGS and spark-defaults.conf"
-        ) from cause
-    os.close(messages.end)
-    messages.pass_on()
-    SparkContext._ensure_initialized(gateway=gateway)
+        yield
+    finally:
+        for name in more:
+            del os.environ[name]
 
 
 def ends(patience_s: float = 5.0) -> bool:

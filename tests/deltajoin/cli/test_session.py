@@ -115,3 +115,43 @@ def test_without_any_settings_the_command_names_itself_and_shows_no_bars(tmp_pat
     command = [sys.executable, "-c", TELL, str(tmp_path / "warehouse")]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.splitlines()[-1] == "['deltajoin', 'false', '7', 'false', None, 'deltajoin_daemon']"
+
+
+def test_java_is_asked_before_the_first_statement_of_a_text_that_will_need_it(tmp_path: Path) -> None:
+    """So the JVM starts meanwhile. A Java that is missing is told where Spark is needed, and not before."""
+    program = tmp_path / "java" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho 'openjdk version \"17\"' >&2\n")
+    program.chmod(0o755)
+    text = "CREATE TABLE t (k INT, PRIMARY KEY (k) NOT ENFORCED); USE DATABASE nowhere; UPDATE t SET v = 1"
+    for home, is_asked in ((str(program.parents[1]), True), ("/nowhere", False)):
+        command = [sys.executable, "-m", "deltajoin", "sql", "-w", str(tmp_path / str(is_asked)), "-e", text]
+        environment = {**os.environ, "JAVA_HOME": home}
+        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert "CREATE TABLE t: created" in told.stdout
+        assert "nowhere" in told.stderr
+        assert "Java" not in told.stderr
+        assert (tmp_path / "asked").exists() == is_asked
+        (tmp_path / "asked").unlink(missing_ok=True)
+
+
+BEGIN = """
+import os, sys, tempfile
+from deltajoin.cli.command import Output
+from deltajoin.cli.session import Session
+
+session = Session(sys.argv[1], Output())
+session.begin_jvm()
+process = session._starting._process
+began = os.listdir(tempfile.gettempdir())
+session.close()
+print(len(began), process.returncode is not None, os.listdir(tempfile.gettempdir()))
+"""
+
+
+def test_a_jvm_that_no_statement_has_needed_ends_with_the_session(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    command = [sys.executable, "-c", BEGIN, str(tmp_path / "warehouse")]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (told.stdout, told.stderr) == ("1 True []\n", "")
