@@ -111,10 +111,11 @@ def kept_classes(
 ) -> list[str]:
     """Options with which a JVM starts by the classes that an earlier one has kept; none if there are none.
 
-    If it ``makes`` them, it keeps its own when it ends, where there are none yet, or none younger than a
-    month: a JVM that cannot use a file says nothing. Nothing is done where the user has options of this kind,
-    or where others could write into the folder: a JVM runs what it maps. ``conf`` are the settings that Spark
-    is started with.
+    Where there are none yet, or none younger than a month, it keeps its own when it ends: a JVM that cannot
+    use a file says nothing. It does so if it ``makes`` them at once, or if an earlier session has found none
+    either: a machine that lasts for one session has nothing from them. Nothing is done where the user has
+    options of this kind, or where others could write into the folder: a JVM runs what it maps. ``conf`` are
+    the settings that Spark is started with.
     """
     said = " ".join(environment.get(name, "") for name in _OF_JVM)
     if not _SHARES.search(java.says) or any(option in said for option in _USER_SAYS):
@@ -123,13 +124,23 @@ def kept_classes(
     if folder is None:
         return []
     file = folder / f"spark-{blake2b(_identity(java, environment).encode(), digest_size=8).hexdigest()}.jsa"
-    can_make = makes and _can_keep(environment, conf, said, folder)
-    if _is_whole(file) and not (can_make and _is_old(file)):
-        return [f"-XX:SharedArchiveFile={file}", _IF_WHOLE, *_SILENT]
-    if not can_make:
-        return []
-    _remove_old(folder)
-    return [f"-XX:ArchiveClassesAtExit={file}", *_SILENT]
+    is_whole = _is_whole(file)
+    is_needed = not is_whole or _is_old(file)
+    if is_needed and _can_keep(environment, conf, said, folder) and (makes or _is_second(file)):
+        _remove_old(folder)
+        return [f"-XX:ArchiveClassesAtExit={file}", *_SILENT]
+    return [f"-XX:SharedArchiveFile={file}", _IF_WHOLE, *_SILENT] if is_whole else []
+
+
+def _is_second(file: Path) -> bool:
+    """Whether an earlier session has left a mark that it found no such file; one session takes it away."""
+    mark = file.with_suffix(".missed")
+    try:
+        mark.unlink()
+    except FileNotFoundError:
+        mark.touch()
+        return False
+    return True
 
 
 def _can_keep(environment: Mapping[str, str], conf: Collection[str], said: str, folder: Path) -> bool:
@@ -193,7 +204,7 @@ def _is_old(file: Path) -> bool:
 
 
 def _remove_old(folder: Path) -> None:
-    for file in folder.glob("spark-*.jsa"):
+    for file in folder.glob("spark-*"):
         with suppress(OSError):
             if _is_old(file):
                 file.unlink()

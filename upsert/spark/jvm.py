@@ -96,6 +96,7 @@ class StartingJvm:
         self._process = Popen(
             [os.path.join(_find_spark_home(), "bin", "spark-submit"), *given, *own],
             stdin=PIPE,  # where this process ends it has an end
+            stdout=self._messages.end,  # else who reads what this process prints would wait for the JVM's end
             stderr=self._messages.end,
             env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": self._told},
             preexec_fn=_ignore_interrupts,

@@ -88,6 +88,20 @@ def test_classes_are_kept_once_and_used_from_then_on(tmp_path: Path) -> None:
     assert kept_classes(other, environment, makes=False) == []
 
 
+def test_without_a_terminal_a_second_session_keeps_what_the_first_one_has_missed(tmp_path: Path) -> None:
+    """And no third one at the same time, nor one that could keep none. What there is, is taken."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    refusing = {**environment, "HADOOP_CONF_DIR": "/etc/hadoop"}
+    assert [kept_classes(JAVA, one, makes=False) for one in (refusing, refusing, environment)] == [[]] * 3
+    making, *_ = kept_classes(JAVA, environment, makes=False)
+    option, _, path = making.partition("=")
+    assert option == "-XX:ArchiveClassesAtExit"
+    assert kept_classes(JAVA, environment, makes=False) == []
+    Path(path).write_bytes(b"\xf0\x0b\xab\xa2")
+    for _ in range(3):
+        assert kept_classes(JAVA, environment, makes=False)[0] == f"-XX:SharedArchiveFile={path}"
+
+
 def test_classes_that_a_jvm_may_no_longer_be_able_to_use_are_kept_again_after_a_month(tmp_path: Path) -> None:
     """It would not say so. One that cannot keep its own takes what there is."""
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
