@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from planner.refusals import PlanError, Refused
@@ -56,7 +57,7 @@ def with_state_of_one_shape(df: DataFrame) -> DataFrame:
     without which Spark refuses the checkpoint.
 
     Raises:
-        PlanError: the state differs all the same.
+        PlanError: the state differs all the same, or Spark finds no way to run a micro-batch.
     """
     plans = StatePlans(df)
     plan = plans.analyzed(df)
@@ -147,8 +148,16 @@ class StatePlans(Catalyst):
         return self.with_changed_children(plan, lambda child: self.silenced(child, silent))
 
     def shape(self, plan: JavaObject) -> Shapes:
-        """The fields of all state that a micro-batch with this plan keeps, by Spark's own planner."""
-        physical = self._micro_batch(plan).sparkPlan()
+        """The fields of all state that a micro-batch with this plan keeps, by Spark's own planner.
+
+        The optimizer may have left nothing of a join's equality, as where another condition contradicts it.
+        """
+        try:
+            physical = self._micro_batch(plan).sparkPlan()
+        except AnalysisException as cause:
+            reason = f"Spark does not run the query as a stream: {str(cause).splitlines()[0].rstrip('.;')}"
+            remedy = "join streams on equal columns, and leave out what contradicts that they are equal"
+            raise PlanError([Refused(reason, remedy)], is_for_a_view=True) from cause
         return tuple(
             (class_name(node), tuple(self._fields(node)))
             for node in self.nodes(physical)

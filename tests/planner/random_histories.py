@@ -347,6 +347,7 @@ KNOWN_REFUSALS = (
     "Spark's own join is right over changes only if",
     "so the rows of a group that changes must be looked up",
     "groups by what can change",
+    "Stream-stream join without equality",
 )
 """Reasons that a random query may be refused for; any other one is an error."""
 

@@ -48,6 +48,8 @@ def _net_rows(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any],
     paths = {name: table.path for name, table in tables.items()}
     found = {text: _optimized(partial(streamed, spark, text, paths)) for text in texts}
     optimized = {text: df for text, df in found.items() if not isinstance(df, str)}
+    if not optimized:
+        return 0
     is_net = {text for text in optimized if not blurred(planner.explain(streamed(spark, text, paths)).after)}
     net: dict[str, Rows] = {title: Counter() for title in optimized}
     opposites: list[tuple[str, str]] = []

@@ -205,6 +205,16 @@ def test_more_sums_and_joins_keep_one_shape(changing: Changing, tmp_path: Path) 
         assert all(state == states[0] for state in states), title
 
 
+@pytest.mark.parametrize("equality", ["a.flag = b.flag", "a.flag <=> b.flag"])
+def test_a_join_whose_equality_another_condition_contradicts_is_refused_in_words(
+    changing: Changing, equality: str
+) -> None:
+    """Spark's optimizer leaves a join without an equality, which Spark refuses with its plan."""
+    text = f"SELECT a.v, b.v AS w FROM a JOIN b ON {equality} WHERE NOT {equality}"
+    with pytest.raises(PlanError, match=r"as a stream: Stream-stream join without equality .* contradicts"):
+        changing.changes({"none": text})
+
+
 def files(spark: SparkSession, folder: Path, name: str) -> DataFrame:
     """A stream of rows from a folder, in which nothing is known to be not NULL."""
     (folder / name).mkdir(exist_ok=True)
