@@ -83,8 +83,8 @@ _NOT_AMONG_ROWS: Final = "-XX:+DisplayVMOutputToStderr"
 """A JVM that cannot start says the reason of some failures, such as a heap too large, on standard output."""
 """As a property of the JVM it counts less than what users say, but more than what Spark says for Python."""
 _MEANS_SPARK: Final = re.compile(
-    r"\s*(?:UPDATE|MERGE|REFRESH|EXPLAIN|CREATE\s+MATERIALIZED|(?:EXECUTE|BEGIN)\s+STATEMENT"
-    r"|(?:INSERT|CREATE\s+(?:OR\s+REPLACE\s+)?TABLE)\b.*\bSELECT"
+    r"\s*(?:MERGE|REFRESH|EXPLAIN|CREATE\s+MATERIALIZED|(?:EXECUTE|BEGIN)\s+STATEMENT"
+    r"|(?:INSERT|UPDATE|DELETE|CREATE\s+(?:OR\s+REPLACE\s+)?TABLE)\b.*\bSELECT"
     r"|SELECT\b.*\b(?:JOIN|GROUP\s+BY|UNION|OVER))\b",
     re.IGNORECASE | re.DOTALL,
 )
@@ -468,7 +468,7 @@ def means_spark(statement: str) -> bool:
 
     It is a guess from its first word and some others.
 
-    >>> means_spark("update t SET v = 1"), means_spark("INSERT INTO t SELECT * FROM s")
+    >>> means_spark("refresh MATERIALIZED VIEW v"), means_spark("INSERT INTO t SELECT * FROM s")
     (True, True)
     >>> means_spark("INSERT INTO t VALUES (1)"), means_spark("SHOW MATERIALIZED VIEWS")
     (False, False)

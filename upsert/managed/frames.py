@@ -242,6 +242,14 @@ def write_few(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> None
     BatchWriter(asked, df.schema, overwrite=False).commit_here(arrow_of(df), "none")
 
 
+def write_rows(rows: pa.Table, path: str, options: Mapping[str, str]) -> None:
+    """As `write`, of rows in this process, with all columns of the table; no session is needed."""
+    table = Table.open(path)
+    asked = WriteOptions.parse({**options, "path": table.path})
+    given = spark_schema(table.schema, row_kind=ROW_KIND_COLUMN in rows.column_names)
+    BatchWriter(asked, given, overwrite=False).commit_here(rows, "none")
+
+
 def _asked_to_write(
     df: DataFrame, path: str, options: Mapping[str, str], overwrite: bool
 ) -> tuple[Table, WriteOptions]:

@@ -67,7 +67,29 @@ def plain_select(query: QueryText, names: Sequence[str]) -> PlainSelect | None:
     ((('ID', 'id'), ('n', 'name')), (('name', (False, False)),), 5)
     >>> plain_select(QueryText.of("SELECT id + 1 FROM orders"), ["id", "name"])
     """
-    tree = query.tree
+    return _plain(query, query.tree, names)
+
+
+def plain_update(query: QueryText, names: Sequence[str]) -> tuple[PlainSelect, list[exp.Expr]] | None:
+    """The rows of an UPDATE, all of their columns, and the values that it sets; None where Spark is needed.
+
+    ``query`` gives both, the values last.
+
+    >>> query = QueryText.of("SELECT *, 7 AS n FROM orders WHERE id > 3")
+    >>> found, values = plain_update(query, ["id", "name"])
+    >>> found.outputs, found.where.sql(), values[0].sql()
+    ((('id', 'id'), ('name', 'name')), 'id > 3', '7')
+    """
+    tree = query.tree.copy()
+    if not isinstance(tree, exp.Select):
+        return None
+    values = [one.unalias() for one in tree.expressions[1:]]
+    tree.set("expressions", tree.expressions[:1])
+    found = _plain(query, tree, names)
+    return None if found is None else (found, values)
+
+
+def _plain(query: QueryText, tree: exp.Expr, names: Sequence[str]) -> PlainSelect | None:
     if not isinstance(tree, exp.Select) or not {part for part, given in tree.args.items() if given} <= _PARTS:
         return None
     if query.is_piped or not _is_written_plainly(query):

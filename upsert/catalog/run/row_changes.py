@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from upsert.catalog.results import Done, Result
@@ -18,6 +19,7 @@ from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.rows_found import FoundRows, rows_found
 from upsert.catalog.run.scans import is_read_otherwise, zone
+from upsert.catalog.run.without_spark import updated
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.options import boolean
@@ -92,8 +94,8 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
     """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
     subject = f"UPDATE {statement.name}"
     is_tracked = tracked(statement.options, subject)
-    session = needed(spark, subject)
     table = changeable(context, statement.name, "UPDATE")
+    session = active(spark)
     check_engine(table, subject)
     schema = table.schema
     columns = own_names(statement.columns, schema, session)
@@ -109,14 +111,19 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
             )
         check_stored(schema, name, subject)
 
-    def updated(rows: DataFrame) -> DataFrame:
+    def changed(rows: DataFrame) -> DataFrame:
         new = rows.select(*_new_values(table, rows, statement, subject))
         if schema.primary_key:
             return new
         return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
 
-    found = partial(rows_found, context, session, statement.name, statement.rows, table)
-    snapshot = committed(context, statement.name, lambda base: found(base).made(updated), is_tracked)
+    def found(base: int) -> FoundRows | pa.Table:
+        if session is None and (new := updated(context, statement, schema, base)) is not None:
+            return new
+        rows = rows_found(context, needed(session, subject), statement.name, statement.rows, table, base)
+        return rows.made(changed)
+
+    snapshot = committed(context, statement.name, found, is_tracked)
     return Done(subject, f"updated, {snapshot}")
 
 
@@ -136,17 +143,24 @@ def check_stored(schema: TableSchema, name: str, subject: str) -> None:
 
 
 def committed(
-    context: Context, name: str, changed: Callable[[int], FoundRows], is_tracked: bool | None
+    context: Context, name: str, changed: Callable[[int], FoundRows | pa.Table], is_tracked: bool | None
 ) -> str:
-    """Commit the changes that a statement makes of a snapshot's rows, in one snapshot; tells which one."""
+    """Commit the changes that a statement makes of a snapshot's rows, in one snapshot; tells which one.
+
+    They are a table where no Spark has made them.
+    """
     options = {} if is_tracked is None else {_TRACKING: str(is_tracked).lower()}
     for attempt in range(1, ATTEMPTS + 1):
         table = context.table(name)
         base = table.snapshot()
-        rows, are_few = changed(base.id)
-        write = frames.write_few if are_few else frames.write
+        asked = {**options, "unchanged-since": str(base.id)}
+        found = changed(base.id)
         try:
-            write(rows, table.path, {**options, "unchanged-since": str(base.id)})
+            if isinstance(found, pa.Table):
+                frames.write_rows(found, table.path, asked)
+            else:
+                write = frames.write_few if found.are_few else frames.write
+                write(found.rows, table.path, asked)
         except (CommitConflictError, PySparkException) as cause:
             # over Spark Connect it was raised in a process of Spark's, which keeps only its text
             if not isinstance(cause, CommitConflictError) and CommitConflictError.__name__ not in str(cause):

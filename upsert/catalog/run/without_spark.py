@@ -1,4 +1,4 @@
-"""Statements that need no Spark: a SELECT of columns of one table, and a list of rows.
+"""Statements that need no Spark: a SELECT of columns of one table, a list of rows, an UPDATE by literals.
 
 They have the results that Spark gives in a session with its own settings. Whatever may have others there, or
 would take long in one process, is left to Spark. See docs/decisions/0121.
@@ -27,12 +27,14 @@ from upsert.catalog.run.plain_select import (
     listed_rows,
     literals,
     plain_select,
+    plain_update,
 )
 from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
 from upsert.conditions.evaluate import check_is_condition
 from upsert.conditions.expressions import Condition, Field, Ref, walk
 from upsert.errors import ConfigurationError, SchemaError, StorageError, TableNotFoundError, UpsertError
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 from upsert.sql.checks import condition_of
 from upsert.sql.dialect import expression_tree, placed
@@ -96,6 +98,50 @@ def listed(
                 return None
             given[column.name] = found * count
     return pa.table({column.name: pa.array(given[column.name], column.type) for column in schema.columns})
+
+
+def updated(context: Context, statement: s.Update, schema: TableSchema, snapshot: int) -> pa.Table | None:
+    """What an UPDATE makes of the rows of a snapshot that it finds; None where Spark is needed.
+
+    That is where columns get literals, or their DEFAULT. In a table without a key the rows of before are
+    among them, as deletions.
+    """
+    settings, query = _Settings.of(context), statement.rows
+    if settings is None or len(query.references) != 1:
+        return None
+    as_of = AsOf(AsOfKind.VERSION, str(snapshot), is_number=True)
+    source = _source(context, replace(query.references[0], as_of=as_of), settings, query.subject)
+    if source is None or (plain := plain_update(query, source.names)) is None:
+        return None
+    select, nodes = plain
+    given = {}
+    for name, node in zip(statement.columns, nodes, strict=True):
+        column = schema.column(name)
+        text = default_text(column) if name in statement.defaults else None
+        node = node if text is None else expression_tree(text, query.subject).unnest()
+        if (values := literals([node], column, settings.zone)) is None:
+            return None
+        given[name] = pa.scalar(values[0], column.type)
+    if (asked := _asked(query, select, source, settings)) is None:
+        return None
+    try:
+        found = _found(select, source, asked)
+    except NotInArrowError:
+        return None
+    return None if found is None else _with_values(found, given, keeps_before=not schema.primary_key)
+
+
+def _with_values(rows: pa.Table, given: Mapping[str, pa.Scalar], *, keeps_before: bool) -> pa.Table:
+    columns = {
+        name: pa.repeat(given[name], rows.num_rows) if name in given else rows.column(name)
+        for name in rows.column_names
+    }
+    new = pa.table(columns, rows.schema)
+    if not keeps_before:
+        return new
+    kinds = [pa.repeat(kind.value, rows.num_rows) for kind in (RowKind.DELETE, RowKind.INSERT)]
+    both = pa.concat_tables([rows, new])
+    return both.append_column(ROW_KIND_COLUMN, pa.chunked_array(kinds, pa.string()))
 
 
 @dataclass(frozen=True)

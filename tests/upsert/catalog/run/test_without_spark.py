@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Found, Frame, Result
-from upsert.catalog.run import without_spark
+from upsert.catalog.run import row_changes, without_spark
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import SchemaError, UpsertError
 
@@ -421,3 +421,76 @@ def test_a_list_that_breaks_a_rule_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="short"):
         without(catalog, "INSERT INTO target (id, short) VALUES (1, 'abc'), (2, 'abcd')")
     assert catalog.table("target").snapshot().scan().num_rows == 0
+
+
+UPDATES = (
+    "kinds SET whole = 5 WHERE id = 3",
+    "kinds SET NAME = 'tea', Flag = TRUE, raw = NULL WHERE id IN (1, 2, -3, 4)",
+    "kinds SET day = DATE '2020-02-29', price = -1.25 WHERE whole = 1 OR whole IS NULL",
+    "kinds AS k SET k.single = 3, small = -7 WHERE k.name = 'tea' AND NOT k.flag",
+    "kinds SET short = 'abc' WHERE kinds.name > 'a'",
+    "kinds SET at = TIMESTAMP '2020-01-01 08:00:00Z', ratio = 1e3 WHERE tiny BETWEEN -3 AND 3",
+    "kinds SET whole = 0 WHERE small + tiny > 0",
+    "kinds SET whole = 1 WHERE id = 1000",
+    "kinds SET tiny = NULL, pair = NULL",
+    "target SET n = DEFAULT, s = DEFAULT, d = DEFAULT, whole = 4 WHERE id = 2",
+    "target SET short = 'a', fixed = 'b', large = 0.0000000001",
+    "counted SET s = 'z' WHERE v = 1",
+    "counted SET v = 3",
+)
+
+
+def test_an_update_by_literals_makes_sparks_rows(spark: SparkSession, tmp_path: Path) -> None:
+    names = ("without", "by spark")
+    catalogs = [Catalog(tmp_path / name) for name in names]
+    for catalog in catalogs:
+        catalog.context.settings = UTC_SESSION
+        catalog.sql(KINDS)
+        catalog.sql(TARGET)
+        catalog.sql("CREATE TABLE counted (v INT, s STRING)")
+        catalog.table("counted").write(pa.table({"v": [1, 1, 2], "s": ["a", "a", "b"]}))
+        without(catalog, "INSERT INTO target (id, n, s, d) VALUES (1, 1, 'a', 2.5), (2, 2, 'b', 3.5)")
+        table = catalog.table("kinds")
+        columns = kinds(Random(7), 30)
+        table.write(pa.table({name: pa.array(columns[name], table.schema.type_of(name)) for name in columns}))
+    for text in UPDATES:
+        rows = []
+        for name, catalog in zip(names, catalogs, strict=True):
+            update = f"UPDATE {text}"
+            result = without(catalog, update) if name == "without" else catalog.sql(update, spark)
+            found = catalog.table(text.split()[0]).snapshot()
+            told = sorted(same(found.scan().to_pylist())), found.id, str(result)
+            rows.append(told)
+        assert rows[0] == rows[1], text
+
+
+def test_other_updates_are_sparks(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql(TARGET)
+    others = ("n = n + 1", "name = upper('a')", "name = 'a' 'b'", "s = NULL", "name = 'a\\n'", "n = 1, d = n")
+    of_other_types = ("n = 2.5", "whole = '2'", "ratio = 1e400", "day = '2020-01-01'", "whole = 2147483648")
+    for change in (*others, *of_other_types):
+        assert needs_spark(catalog, f"UPDATE target SET {change}"), change
+    assert needs_spark(catalog, "UPDATE target SET n = 1 WHERE id IN (SELECT 1)")
+    assert needs_spark(catalog, "UPDATE target SET n = 1 WHERE rand() > 0.5")
+
+
+def test_an_update_by_literals_sees_what_others_commit_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql("CREATE TABLE t (id INT, v INT, s STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    table, own, found = catalog.table("t"), without_spark.updated, list[pa.Table | None]()
+    table.write(pa.table({"id": [1, 2], "v": [1, 1], "s": ["a", "a"]}))
+
+    def meanwhile(*given: Any) -> pa.Table | None:
+        found.append(own(*given))
+        if len(found) == 1:
+            table.write(pa.table({"id": [1], "v": [2], "s": ["b"]}))
+        return found[-1]
+
+    monkeypatch.setattr(row_changes, "updated", meanwhile)
+    without(catalog, "UPDATE t SET v = 9 WHERE v < 5")
+    assert len(found) == 2
+    rows = [{"id": 1, "v": 9, "s": "b"}, {"id": 2, "v": 9, "s": "a"}]
+    assert catalog.table("t").snapshot().scan().sort_by("id").to_pylist() == rows
