@@ -112,7 +112,8 @@ def local_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> Any:
 
 def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
     """Rows in the types in which Spark takes them, as a DataFrame in whose plan they are if they are few."""
-    given = rows.combine_chunks()  # Spark drops all that follows a record batch without rows
+    # Spark drops all that follows a record batch without rows, and fails for a column without any batch
+    given = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
     return spark.createDataFrame(given, schema)
 
 

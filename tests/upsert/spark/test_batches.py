@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from upsert.errors import SchemaError
-from upsert.spark.batches import from_spark, local_rows
+from upsert.spark.batches import frame_of_rows, from_spark, local_rows
 from upsert.store.rows.hashing import row_hashes
 from upsert.types import TIMESTAMP
 
@@ -66,3 +66,10 @@ def test_rows_of_a_plan_leave_the_active_session_as_it_is(spark: SparkSession) -
             assert found._jsparkSession.equals(spark._jsparkSession)
         finally:
             spark.conf.set(key, before)
+
+
+@pytest.mark.spark
+def test_rows_of_no_batch_at_all_are_a_frame_without_rows(spark: SparkSession) -> None:
+    """Of an array of times PySpark 4.3 makes an error of its own."""
+    rows = pa.table({"times": pa.chunked_array([], pa.list_(pa.timestamp("us", "UTC")))})
+    assert frame_of_rows(spark, rows, StructType.fromDDL("times ARRAY<TIMESTAMP>")).collect() == []
