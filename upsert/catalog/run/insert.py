@@ -85,32 +85,35 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
             f"{what}: a stream cannot overwrite, because it never has all rows; use INSERT INTO, or "
             "SET 'execution.runtime-mode' = 'batch'"
         )
-    query = target.query(statement)
-    if active(spark) is None and not (is_streaming or statement.overwrite):
-        without_spark = _write_of_list(context, target, query)
-        if without_spark is not None:
-            return without_spark
+    query, options = target.query(statement), context.options.forwarded()
+    session = None if active(spark) is None else needed(spark, what, options)
+    if not is_streaming and (write := _write_of_list(context, session, statement, target)) is not None:
+        return write
+    if session is None:
         check_tables(context, query)
-    session = needed(spark, what, context.options.forwarded())
+    session = needed(spark, what, options)
     found = frame(context, session, query, is_streaming=is_streaming)
     rows = target.fitted(found, keeps_kinds=is_planned_by_text(context, session, found))
     if rows.isStreaming:
         check_stable(context, statement.query, target.key, what)
         return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))
 
-    def write() -> Result:
+    def write_frame() -> Result:
         target.write(rows, overwrite=statement.overwrite, is_list=statement.query.is_list)
         return Done(what, "overwritten" if statement.overwrite else "written")
 
-    return write
+    return write_frame
 
 
-def _write_of_list(context: Context, target: Target, query: QueryText) -> Callable[[], Result] | None:
+def _write_of_list(
+    context: Context, session: SparkSession | None, statement: s.Insert, target: Target
+) -> Callable[[], Result] | None:
     """What writes a list of rows without Spark; None where that is needed."""
-    table = target.table
-    if not isinstance(table, Table) or target.partition or target.dynamic or target.options:
+    table, says_more = target.table, target.partition or target.dynamic or target.options
+    if not isinstance(table, Table) or says_more or statement.overwrite or not statement.query.is_list:
         return None
-    if (rows := listed(context, query, target.columns, target.schema)) is None:
+    rows = listed(context, session, target.query(statement), target.columns, target.schema)
+    if rows is None:
         return None
 
     def write() -> Result:

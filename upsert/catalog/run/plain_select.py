@@ -115,9 +115,10 @@ def _is_alone(table: exp.Expr) -> bool:
 
 def _is_written_plainly(query: QueryText) -> bool:
     """Whether the clauses stand in Spark's order, no list ends with a comma, and no text has a backslash."""
-    if "\\" in query.text:
+    text = query.worded.text
+    if "\\" in text:
         return False  # two readers of texts may differ in what it escapes
-    tokens = tokens_of(query.worded.text, query.subject)
+    tokens = tokens_of(text, query.subject)
     clauses = [_CLAUSES.index(one.text.upper()) for one in outside_of_brackets(tokens) if _begins_clause(one)]
     return clauses == sorted(set(clauses)) and not any(_ends_a_list(tokens))
 

@@ -1,5 +1,7 @@
 """Statements that need no Spark: a SELECT of columns of one table, a list of rows, an UPDATE by literals.
 
+A SELECT is one where there is no session, for else its result is a DataFrame; a list of rows always.
+
 They have the results that Spark gives in a session with its own settings. Whatever may have others there, or
 would take long in one process, is left to Spark. See docs/decisions/0121.
 """
@@ -29,6 +31,7 @@ from upsert.catalog.run.plain_select import (
     plain_select,
     plain_update,
 )
+from upsert.catalog.run.scans import is_read_otherwise, zone
 from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
 from upsert.conditions.evaluate import check_is_condition
@@ -36,6 +39,7 @@ from upsert.conditions.expressions import Condition, Field, Ref, walk
 from upsert.errors import ConfigurationError, SchemaError, StorageError, TableNotFoundError, UpsertError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
+from upsert.spark.connect import is_connect
 from upsert.sql.checks import condition_of
 from upsert.sql.dialect import expression_tree, placed
 from upsert.sql.predicates import alternatives, instant, pushed
@@ -45,6 +49,7 @@ from upsert.store.predicate import Where, parse_where
 from upsert.store.rows.computed import Filtered, First, InArrow, Input, NotInArrowError, Step
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from sqlglot import exp
 
     from upsert.catalog.context import Context
@@ -80,21 +85,26 @@ def selected(context: Context, statement: s.Select) -> pa.Table | None:
 
 
 def listed(
-    context: Context, query: QueryText, columns: Sequence[Column], schema: TableSchema
+    context: Context,
+    spark: SparkSession | None,
+    query: QueryText,
+    columns: Sequence[Column],
+    schema: TableSchema,
 ) -> pa.Table | None:
     """The rows of a list, with all columns that a table has; None where Spark is needed.
 
-    ``columns`` are those that the list gives, in its order.
+    ``columns`` are those that the list gives, in its order. A session may be there, which counts then.
     """
-    settings = _Settings.of(context)
+    settings = _Settings.of(context) if spark is None else _Settings.of_session(spark, query.text)
     if settings is None or (values := listed_rows(query, columns, settings.zone)) is None:
         return None
     count = len(query.tree.expressions)
     given = dict(zip((column.name for column in columns), values, strict=True))
     for column in schema.columns:
         if column.name not in given:
-            default = expression_tree(default_text(column), query.subject).unnest()
-            if (found := literals([default], column, settings.zone)) is None:
+            text = default_text(column)
+            default = expression_tree(text, query.subject).unnest()
+            if "\\" in text or (found := literals([default], column, settings.zone)) is None:
                 return None
             given[column.name] = found * count
     return pa.table({column.name: pa.array(given[column.name], column.type) for column in schema.columns})
@@ -146,21 +156,29 @@ def _with_values(rows: pa.Table, given: Mapping[str, pa.Scalar], *, keeps_before
 
 @dataclass(frozen=True)
 class _Settings:
-    """How a session that is still to come reads SQL, as Spark does by default; None: an unknown zone."""
+    """How a session reads SQL: as Spark does by default, in a time zone; None: an unknown one."""
 
     zone: str | None
 
     @classmethod
     def of(cls, context: Context) -> _Settings | None:
-        """The settings of a catalog's statements; None if they may read a text otherwise."""
+        """Those of a session that is still to come; None if it may read a text otherwise."""
         given = {**context.settings, **context.options.forwarded()}
         of_sql = {key: value for key, value in given.items() if key.startswith("spark.sql.")}
-        zone = of_sql.pop(_ZONE, None)
+        own = of_sql.pop(_ZONE, None)
         if of_sql or _are_said_elsewhere(os.environ):
             return None
-        if zone is None:
+        if own is None:
             return cls(_zone_of_machine(os.environ))
-        return cls(zone) if _is_zone(zone) else None
+        return cls(own) if _is_zone(own) else None
+
+    @classmethod
+    def of_session(cls, spark: SparkSession, text: str) -> _Settings | None:
+        """Those of a session; None if it may read a text otherwise, or is one whose files are elsewhere."""
+        if is_connect(spark) or is_read_otherwise(spark, text):
+            return None
+        own = zone(spark)
+        return cls(own if _is_zone(own) else None)
 
 
 def is_read_by_default(context: Context) -> bool:
