@@ -273,10 +273,7 @@ KINDS = ("", "INNER ", "LEFT ", "RIGHT ", "FULL ", "LEFT SEMI ", "ANTI ", ", ", 
 
 def random_condition(random: Random, columns: Sequence[str]) -> str:
     one, other = random.choice(columns), random.choice(columns)
-    form = random.choice(
-        ("{} > 0", "{} = {}", "{} <> {}", "{} IS NULL", "{} IN (1, 2)", "NOT {} < {}", "{} <=> {}")
-    )
-    found = form.format(one, other)
+    found = random.choice(FORMS).format(one, other)
     return f"({found} OR {random_condition(random, columns)})" if random.random() < 0.2 else found
 
 
@@ -293,9 +290,7 @@ def random_query(random: Random, depth: int = 2, most: int = 3) -> str:
     where = []
     for number in range(1, random.randint(1, most)):
         alias = f"x{number}"
-        kind = random.choice(
-            ("", "INNER ", "LEFT ", "RIGHT ", "FULL ", "LEFT SEMI ", "ANTI ", ", ", "NATURAL ")
-        )
+        kind = random.choice(KINDS)
         table = f"{random_table(random, depth)} {alias}"
         keys = ("id", "k", "k", "k", "m")
         equal = f"{random.choice(visible)}.{random.choice(keys)} = {alias}.{random.choice(keys)}"
