@@ -29,8 +29,7 @@ seen: dict[str, int] = {}
 
 
 def main(folder: str) -> None:
-    os.setsid()  # the driver and its JVM become a process group of their own: one signal ends both
-    failpoints.reach = killed_with_its_jvm
+    """Work off the orders; a test may do so in its own session."""
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     catalog = Catalog(Path(folder) / "warehouse", optimize=planner.optimize)
@@ -41,4 +40,6 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    os.setsid()  # the driver and its JVM become a process group of their own: one signal ends both
+    failpoints.reach = killed_with_its_jvm
     main(*sys.argv[1:])

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 import planner
 from planner import PlanError
-from tests.helpers import LOCAL_CLUSTER, output_of, run_spark_script, spark_script
+from tests.helpers import LOCAL_CLUSTER, lent, output_of, run_spark_script, spark_script
+from tests.planner import materialize_script
 from tests.upsert.kafka.written import records_in, table_of, values_by_key
 from upsert import Catalog
 from upsert.catalog.results import Running
@@ -128,8 +129,8 @@ class Newest:
         return sorted(found.values())
 
 
-@pytest.mark.parametrize("bucket", [1, pytest.param(7, marks=pytest.mark.long)])
 @pytest.mark.long
+@pytest.mark.parametrize("bucket", [1, 7])
 def test_random_histories_of_a_join(tmp_path: Path, spark: SparkSession, bucket: int) -> None:
     """Orders come, change hands and go, customers are renamed and go; each statement restarts the query."""
     pipeline, model, rng = Pipeline(tmp_path, spark, bucket), Newest(), random.Random(bucket)
@@ -224,8 +225,9 @@ def test_a_driver_that_is_killed_between_any_two_steps(
     )
     output = output_of(process)
     assert process.returncode == -9, output
-    for name in ("killed", "undisturbed"):
-        run_spark_script(SCRIPT, tmp_path / name)
+    with lent(spark):
+        for name in ("killed", "undisturbed"):
+            materialize_script.main(str(tmp_path / name))
     assert pipelines[0].rows == pipelines[1].rows
     kept = [Counter(map(str, p.hidden[0].snapshot().scan().to_pylist())) for p in pipelines]
     assert kept[0] == kept[1]
