@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from weakref import WeakSet
 
 from pyspark.sql import SparkSession
@@ -51,18 +51,32 @@ def register(spark: SparkSession) -> None:
             _register(spark)
             leave_out_counts(spark)
         return
-    version_of(spark)
+    current = accepted(spark)
     # Spark looks for the Python format of a stream in the session that is active in the thread, whichever
-    # session the stream is of: in a thread of the user's own there is none
-    sessions = java_of(spark).org.apache.spark.sql.classic.SparkSession
-    current = sessions.getActiveSession()
-    if current.isEmpty():
-        sessions.setActiveSession(spark._jsparkSession)
-    elif not (current.get().equals(spark._jsparkSession) or knows(current.get(), _LAST)):
-        _register(type(spark)(spark.sparkContext, current.get()))
+    # session the stream is of
+    if not (current.equals(spark._jsparkSession) or knows(current, _LAST)):
+        _register(type(spark)(spark.sparkContext, current))
     if spark not in _sessions:  # Spark warns of every further registration
         _register(spark)
         _sessions.add(spark)
+
+
+def accepted(spark: SparkSession) -> Any:
+    """The JVM's session that is active in this thread; where there is none, this classic one from now on.
+
+    That is all that a batch needs which is read or written by functions in its plan. To register a format
+    takes processes of Python, in which Spark looks for others.
+
+    Raises:
+        ConfigurationError: Spark is of a version that is not supported, or not of PySpark's.
+    """
+    version_of(spark)
+    sessions = java_of(spark).org.apache.spark.sql.classic.SparkSession
+    current = sessions.getActiveSession()
+    if current.isDefined():
+        return current.get()
+    sessions.setActiveSession(spark._jsparkSession)  # in a thread of the user's own there is none
+    return spark._jsparkSession
 
 
 def _register(spark: SparkSession) -> None:

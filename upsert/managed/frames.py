@@ -28,7 +28,7 @@ from upsert.managed.tasks import folded_by_tasks, staged_by_tasks
 from upsert.managed.writer import SESSION_MODE, BatchWriter, hidden_table, is_dynamic, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import Materialize, WriteBatch, by_bucket, micro_batch_writer
-from upsert.registration import register
+from upsert.registration import accepted, register
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark.batches import arrow_of, collected
 from upsert.spark.columns import bucket_expression, check_fits, merge_schema, spark_schema
@@ -88,6 +88,14 @@ def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame
     return load_stream(spark, UpsertTableSource, given, reader_lasts=not table.options.log.is_kafka)
 
 
+def _prepare(spark: SparkSession, *, reads_by_format: bool) -> None:
+    """Let a session read or write a batch, by the format, as Spark Connect always does, or by functions."""
+    if reads_by_format or is_connect(spark):
+        register(spark)
+    else:
+        accepted(spark)
+
+
 def changes_between(
     spark: SparkSession,
     path: str,
@@ -99,14 +107,14 @@ def changes_between(
     """The consolidated changes of a table between two data versions as a batch DataFrame, ``_row_kind`` last.
 
     Args:
-        spark: the session; the format is registered in it.
+        spark: the session.
         path: the table's folder.
         start: 0 for the empty table.
         end: a later one, or the same.
         options: more of the format's.
         columns: those to compare and to give; all if None.
     """
-    register(spark)
+    _prepare(spark, reads_by_format=False)
     table = Table.open(path)
     step = {STEP.key: Step({table.uuid: (start, end)}).to_option()}
     asked = None
@@ -127,13 +135,12 @@ def read(
     """The rows of a table as a batch DataFrame, without ``_row_kind``: those of one state, whenever it runs.
 
     Args:
-        spark: the session; the format is registered in it.
+        spark: the session.
         path: the table's folder.
         snapshot: id of the snapshot to read; if None, and ``options`` name no state, the latest one now.
         columns: those to read, in this order; all if None. Those of ``metadata.columns`` follow.
         options: more of the format's options.
     """
-    register(spark)
     table = Table.open(path)
     given = {"row-kind": "false", **options, "path": table.path}
     if snapshot is not None:
@@ -146,6 +153,7 @@ def read(
     asked = None if columns is None else _asked(table, columns, options)
     state = None if snapshot is None else table.snapshot(snapshot)
     is_planned_now = state is not None and _has_few_files(state)
+    _prepare(spark, reads_by_format=not is_planned_now)
 
     def load(more: Mapping[str, str] = {}) -> DataFrame:
         return load_batch(spark, UpsertTableSource, {**given, **more}, asked, is_planned_now=is_planned_now)
@@ -174,7 +182,7 @@ def read_few(
 
     It takes no session of Spark Connect, whose process need not have the table's files.
     """
-    register(spark)
+    _prepare(spark, reads_by_format=False)
     table = Table.open(path)
     given = {"row-kind": "false", **options, "path": table.path}
     size = read_size(given)
@@ -206,7 +214,7 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
         ChangelogError: two rows have one key.
     """
     table, asked = _asked_to_write(df, path, options, overwrite)
-    register(df.sparkSession)
+    _prepare(df.sparkSession, reads_by_format=False)
     expression, definition = bucket_expression(table), table.definition
     buckets = definition.options.bucket
     given = by_bucket(df, buckets, expression)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deltajoin
 from deltajoin import DeltaJoinSpec, Side
+from upsert import registration
 from upsert.managed import frames
 from upsert.managed.frames import changes_between, read_changes
 from upsert.managed.options import ReadOptions
@@ -140,6 +141,18 @@ def test_a_batch_of_one_state_is_a_function_in_the_plan(spark: SparkSession, tmp
     classes = [plan.getClass().getSimpleName() for plan in plans.values()]
     assert classes == ["MapInArrow"] * 4 + ["DataSourceV2Relation"]
     assert sorted(row.k for row in read["rows"].collect()) == [1, 2, 3]
+
+
+def test_a_batch_of_one_state_needs_no_format(spark: SparkSession, tmp_path: Path) -> None:
+    """To register it, Spark starts processes that look for others. A stream needs it."""
+    table = Table.create(tmp_path / "t", TableSchema.of({"k": pa.int64()}, primary_key=["k"]))
+    session = spark.newSession()
+    frames.write(session.range(3).toDF("k"), table.path)
+    assert sorted(row.k for row in frames.read(session, table.path).collect()) == [0, 1, 2]
+    assert changes_between(session, table.path, 0, 1).count() == 3
+    assert session not in registration._sessions
+    read_changes(session, table.path)
+    assert session in registration._sessions
 
 
 def test_reads_of_as_many_partitions_share_their_numbers_within_a_session(
