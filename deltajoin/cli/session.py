@@ -159,9 +159,7 @@ class Session:
     @cached_property
     def catalog(self) -> Catalog:
         """The catalog, whose streams become delta joins."""
-        from deltajoin.planner import optimize  # by the alias, which finds out whose package `planner` is
-
-        catalog = Catalog(self._warehouse, optimize=optimize)
+        catalog = Catalog(self._warehouse, optimize=_optimize)
         catalog.context.settings = self._conf
         return catalog
 
@@ -461,6 +459,13 @@ class Session:
         finally:
             query.stop()
             self._shown.remove(query)
+
+
+def _optimize(df: DataFrame, **given: Any) -> Any:
+    """`planner.optimize`, loaded for the first query that it is asked about: most statements are none."""
+    from deltajoin.planner import optimize  # by the alias, which finds out whose package `planner` is
+
+    return optimize(df, **given)
 
 
 def means_spark(statement: str) -> bool:

@@ -314,11 +314,12 @@ class Context:
         return self.asked(df, Explained(sink.mode, told), sink_key=sink.key, sink_rule=sink.rule)
 
     def _optimize_with(self, parameter: str) -> Callable[..., Any] | None:
-        """``optimize``, if it has such a parameter."""
-        optimize = self._optimize
-        if optimize is None or parameter not in inspect.signature(optimize).parameters:
+        """``optimize``, if it has such a parameter, or takes any."""
+        if (optimize := self._optimize) is None:
             return None
-        return optimize
+        parameters = inspect.signature(optimize).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        return optimize if takes_any or parameter in parameters else None
 
     def _carried(
         self,

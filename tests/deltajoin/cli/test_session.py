@@ -159,3 +159,18 @@ def test_a_jvm_that_no_statement_has_needed_ends_with_the_session(tmp_path: Path
     command = [sys.executable, "-c", BEGIN, str(tmp_path / "warehouse")]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert (told.stdout, told.stderr) == ("1 True [] 2\n", "")
+
+
+def test_statements_that_are_no_queries_load_no_planner(tmp_path: Path) -> None:
+    program = """
+import sys
+from deltajoin.cli.command import Output
+from deltajoin.cli.session import Session
+
+session = Session(sys.argv[1], Output())
+session.run_script("CREATE TABLE t (k INT, PRIMARY KEY (k) NOT ENFORCED); INSERT INTO t VALUES (1)")
+print([name for name in sys.modules if name.startswith("planner")], session.catalog.context.takes_requests)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "warehouse")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "[] True"
