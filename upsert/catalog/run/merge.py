@@ -26,7 +26,7 @@ from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
-from upsert.catalog.run.rows_found import FoundRows, MergedRows, Named, merged_rows
+from upsert.catalog.run.rows_found import FoundRows, MergedRows, Named, few, in_one_task, merged_rows
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.managed.options import SCAN_WHERE
@@ -81,8 +81,9 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
         nonlocal counted
         counted = Observation()
         counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS.values()]
-        rows = found.rows(merged_rows(context, session, statement, table, snapshot), snapshot)
-        return FoundRows(rows.observe(counted, *counts).drop(*_COUNTS.values()), are_few=False)
+        merged = merged_rows(context, session, statement, table, snapshot)
+        rows = found.rows(merged, snapshot).observe(counted, *counts)
+        return FoundRows(rows.drop(*_COUNTS.values()), merged.are_few)
 
     try:
         snapshot = committed(context, statement.name, changed, is_tracked)
@@ -156,18 +157,27 @@ class _Changes:
         joined = merged.joined
         source = joined.schema[s.MERGE_SOURCE].dataType
         assert isinstance(source, StructType)
-        changed = self._by_key(self._chosen(joined, source))
+        changed = self._by_key(self._chosen(joined.coalesce(1) if merged.are_few else joined, source))
         may_meet = not all(self._is_found_by_key(clause, source) for clause in self.statement.clauses)
         if may_meet:
-            key, named = self.table.schema.primary_key, self._of_inserted(merged.named)
-            where = {SCAN_WHERE: where_to_json(named)} if named else {}
-            kept = frames.read(joined.sparkSession, self.table.path, snapshot, key, where)
-            changed = changed.join(kept.withColumn(_KEPT, F.lit(True)), list(key), "left")
+            kept = self._kept(merged, snapshot).withColumn(_KEPT, F.lit(True))
+            changed = changed.join(kept, list(self.table.schema.primary_key), "left")
         updates, deletes, inserts = map(F.col, _COUNTS.values())
         kind = self._checked_kind(updates, deletes, inserts, may_meet=may_meet)
         deleted = F.least(deletes, F.lit(1)).alias(_COUNTS[s.MergeAction.DELETE])
         columns = [F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in self.table.schema.names]
         return changed.select(*columns, kind.alias(ROW_KIND_COLUMN), updates, deleted, inserts)
+
+    def _kept(self, merged: MergedRows, snapshot: int) -> DataFrame:
+        """The keys of the target that an inserted row may meet."""
+        spark, path, key = merged.joined.sparkSession, self.table.path, self.table.schema.primary_key
+        named = self._of_inserted(merged.named)
+        where = {SCAN_WHERE: where_to_json(named)} if named else {}
+        if merged.are_few:
+            state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot), **where}
+            if (kept := frames.read_few(spark, path, key, state, few())) is not None:
+                return in_one_task(kept)
+        return frames.read(spark, path, snapshot, key, where)
 
     def _chosen(self, joined: DataFrame, source: StructType) -> DataFrame:
         """What the first clause that applies to a row of the query does, and to which row of the target."""

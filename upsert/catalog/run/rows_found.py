@@ -23,7 +23,7 @@ from upsert.errors import SchemaError
 from upsert.managed.options import SCAN_WHERE
 from upsert.managed.reader import read_size
 from upsert.schema import Column, TableSchema
-from upsert.spark.batches import collected
+from upsert.spark.batches import collected, frame_of_rows
 from upsert.spark.connect import is_connect
 from upsert.spark.reads import input_size, is_filled_in
 from upsert.sql import statements as s
@@ -39,12 +39,16 @@ if TYPE_CHECKING:
     from upsert.catalog.context import Context
     from upsert.sql.query import QueryText, Reference
     from upsert.store import Table
+    from upsert.store.read.snapshot import Snapshot
 
 Named = tuple[str, str, list[Any]]
 """A column of the target, ``in``, and the values of which it has one."""
 
 LARGE_TARGET: Final = 200_000
 """A target of fewer rows is read in less time than it takes to find out what of it is needed."""
+
+MANY_BUCKETS: Final = 8
+"""A target with rows in so many is not: each is read by a task of its own, however few rows it has."""
 
 MOST_ROWS: Final = 5_000
 """A source that reads or has more rows is joined as any other: it would be computed twice."""
@@ -70,10 +74,12 @@ class MergedRows:
     Attributes:
         joined: those of its query.
         named: what is true of each row of the target that can be among them; of others it may be too.
+        are_few: whether it is known that those of both tables are few; they are in one partition then.
     """
 
     joined: DataFrame
     named: Sequence[Named] = ()
+    are_few: bool = False
 
 
 def merged_rows(
@@ -88,9 +94,11 @@ def merged_rows(
 def _of_few(
     context: Context, spark: SparkSession, statement: s.Merge, table: Table, snapshot: int
 ) -> MergedRows | None:
-    """The rows, of a source with few ones; None if it is another one, or if none are named by it."""
+    """The rows, of a source with few ones; None if it is another one, or if it names none of many."""
     is_whole = any(one.rows is s.MergeRows.NOT_MATCHED_BY_SOURCE for one in statement.clauses)
-    if is_whole or not statement.equal or table.snapshot(snapshot).info.rows < LARGE_TARGET:
+    target = table.snapshot(snapshot)
+    is_small = target.info.rows <= FEW_ROWS
+    if not _takes_long(target) or (not is_small and (is_whole or not statement.equal)):
         return None
     if is_connect(spark) or is_read_otherwise(spark, statement.rows.text):
         return None
@@ -99,13 +107,18 @@ def _of_few(
         return None  # another table would be of a later state than where the source reads it
     own = replace(statement.source, args=statement.rows.args)
     source = frame(context, spark, own, is_streaming=False, pinned={statement.name: snapshot})
-    pairs = list(_comparable(statement, table.schema, source.schema))
-    if not pairs or (found := _few_rows(source)) is None:
+    pairs = [] if is_whole else list(_comparable(statement, table.schema, source.schema))
+    if not (pairs or is_small) or (found := _few_rows(source)) is None:
         return None
     values = collected(found)
     named = [one for column, place in pairs if (one := _named(column, values.column(place))) is not None]
     joined = _over_given(context, spark, query, table.schema, snapshot, named, Given(source, found))
-    return None if joined is None else MergedRows(joined, named)
+    return None if joined is None else MergedRows(joined.rows, named, joined.are_few)
+
+
+def _takes_long(target: Snapshot) -> bool:
+    """Whether to read a target takes longer than to find out what of it is needed."""
+    return target.info.rows >= LARGE_TARGET or len(target.files.buckets()) >= MANY_BUCKETS
 
 
 class FoundRows(NamedTuple):
@@ -125,10 +138,10 @@ def rows_found(
     """The rows of a DELETE or UPDATE, in whose query the table is that of a snapshot."""
     if (found := _found_here(context, spark, query, snapshot)) is not None:
         return FoundRows(found, are_few=True)
-    found = _found_in_few(context, spark, name, query, table, snapshot) or frame(
-        context, spark, query, is_streaming=False, pinned={name: snapshot}
-    )
-    return FoundRows(found, are_few=False)
+    if (by_source := _found_in_few(context, spark, name, query, table, snapshot)) is not None:
+        return by_source
+    rows = frame(context, spark, query, is_streaming=False, pinned={name: snapshot})
+    return FoundRows(rows, are_few=False)
 
 
 def _found_here(context: Context, spark: SparkSession, query: QueryText, snapshot: int) -> DataFrame | None:
@@ -136,7 +149,7 @@ def _found_here(context: Context, spark: SparkSession, query: QueryText, snapsho
     if is_connect(spark) or is_read_otherwise(spark, query.text) or len(query.references) > 1:
         return None
     target = Scan(_at(query.references[0], snapshot), is_streaming=False, subject=query.subject)
-    rows = target.few_rows(context, spark, StepSize(FEW_ROWS, _MOST_BYTES))
+    rows = target.few_rows(context, spark, few())
     return None if rows is None else frame(context, spark, query, is_streaming=False, given={0: rows})
 
 
@@ -147,9 +160,9 @@ def _at(reference: Reference, snapshot: int) -> Reference:
 
 def _found_in_few(
     context: Context, spark: SparkSession, name: str, query: QueryText, table: Table, snapshot: int
-) -> DataFrame | None:
+) -> FoundRows | None:
     """The rows, of a column that is among few values; None if it is another condition, or not known."""
-    if table.snapshot(snapshot).info.rows < LARGE_TARGET:
+    if not _takes_long(table.snapshot(snapshot)):
         return None
     if is_connect(spark) or is_read_otherwise(spark, query.text):
         return None
@@ -186,23 +199,36 @@ def _over_given(
     snapshot: int,
     named: Sequence[Named],
     source: Given,
-) -> DataFrame | None:
+) -> FoundRows | None:
     """A query of a target and of given rows, its two references; None if it needs what these do not have."""
-    state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
-    reference = query.references[0]
+    reference = _at(query.references[0], snapshot)
     if named:
-        state[SCAN_WHERE] = where_to_json([*named, *pushed(reference.where, schema, zone(spark))])
-    target = Scan(replace(reference, options=state), is_streaming=False, subject=query.subject)
-    rows = spark.createDataFrame(source.rows.combine_chunks(), source.query.schema)
+        where = where_to_json([*named, *pushed(reference.where, schema, zone(spark))])
+        reference = replace(reference, options={**reference.options, SCAN_WHERE: where})
+    target = Scan(reference, is_streaming=False, subject=query.subject)
+    own = target.few_rows(context, spark, few())
+    given = {1: frame_of_rows(spark, source.rows, source.query.schema)}
+    if own is not None:
+        given = {place: in_one_task(rows) for place, rows in {0: own, **given}.items()}
+    else:
+        given[0] = target.rows(context, spark)
     try:
-        found = frame(
-            context, spark, query, is_streaming=False, given={0: target.rows(context, spark), 1: rows}
-        )
+        found = frame(context, spark, query, is_streaming=False, given=given)
     except SchemaError:  # only the source itself has a column that it does not list, as _metadata of files
         return None
     if is_filled_in(source.query) and is_filled_in(found):
         return None  # they would have two times
-    return found
+    return FoundRows(found, are_few=own is not None)
+
+
+def few() -> StepSize:
+    """As much of a target as this process reads."""
+    return StepSize(FEW_ROWS, _MOST_BYTES)
+
+
+def in_one_task(few: DataFrame) -> DataFrame:
+    """Few rows as one partition, so that joins and groups move none; a join sends them nowhere either."""
+    return few.coalesce(1).hint("shuffle_hash")
 
 
 def _comparable(

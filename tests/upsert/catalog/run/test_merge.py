@@ -13,7 +13,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.run import row_changes, rows_found
+from upsert.catalog.run import rows_found
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.sql.merge_into import over_given_source, with_tables
@@ -301,8 +301,11 @@ def compare_random_merges(
             catalog.table(name).write(given)
             duck.sql(f"CREATE TABLE {name} AS FROM given")
         one, before = RandomMerge(random_), rows(catalog, "t")
-        monkeypatch.setattr(rows_found, "LARGE_TARGET", random_.choice([0, 0, 1000]))
-        about = f"seed {seed}, step {step}: {one.text}"
+        monkeypatch.setattr(rows_found, "LARGE_TARGET", 0)
+        few, most = random_.choice([(1000, 1000), (1000, 1000), (-1, 1000), (-1, -1)])
+        monkeypatch.setattr(rows_found, "FEW_ROWS", few)
+        monkeypatch.setattr(rows_found, "MOST_ROWS", most)
+        about = f"seed {seed}, step {step}, {few} and {most} rows: {one.text}"
         contradicts = one.contradicts(duck)
         duck.execute(one.text)
         wanted = sorted(duck.sql("SELECT id, n, v FROM t").fetchall(), key=repr)
@@ -392,24 +395,26 @@ class TestMerge:
         )
         assert self.rows(catalog)[2] == ("tue", 1, 3)
 
+    @pytest.mark.parametrize(("way", "few"), [("write_few", 100), ("write", -1)])
     def test_row_that_others_changed_meanwhile_is_looked_at_again(
-        self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+        self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str, few: int
     ) -> None:
         """Another writer inserts the key that the first attempt would insert: the second one updates it.
 
         The row is one of those that the source names, which are read at the newer snapshot then.
         """
         monkeypatch.setattr(rows_found, "LARGE_TARGET", 0)
-        tries = []
+        monkeypatch.setattr(rows_found, "FEW_ROWS", few)
+        tries, own = [], getattr(frames, way)
 
         def write(df: DataFrame, path: str, options: dict[str, str]) -> None:
             tries.append(options)
             if len(tries) == 1:
                 key = {"day": ["wed"], "id": pa.array([1], pa.int32())}
                 catalog.table("days").write(pa.table({**key, "n": [7]}))
-            frames.write(df, path, options)
+            own(df, path, options)
 
-        monkeypatch.setattr(row_changes, "frames", type("Frames", (), {"write": staticmethod(write)}))
+        monkeypatch.setattr(frames, way, write)
         note = catalog.sql(
             "MERGE INTO days AS t USING (SELECT * FROM new WHERE day = 'wed') s "
             "ON t.day = s.day AND t.id = s.id WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n "
@@ -455,6 +460,7 @@ class TestMerge:
             parquet.write_table(catalog.table("new").snapshot().scan(), tmp_path / "new.parquet")
             text = text.replace("FOLDER", str(tmp_path))
         monkeypatch.setattr(rows_found, "LARGE_TARGET", 0)
+        monkeypatch.setattr(rows_found, "FEW_ROWS", -1)
         statement = merge(f"MERGE INTO days t USING {text} WHEN MATCHED THEN DELETE")
         found = rows_found.merged_rows(catalog.context, spark, statement, catalog.table("days"), 1).named
         assert {column: set(values) for column, _, values in found} == named

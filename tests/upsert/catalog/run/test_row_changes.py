@@ -220,17 +220,20 @@ class TestRowsThatSparkFinds:
             ("name IN (SELECT s FROM other WHERE k = u.n + 1)", None, [1]),
         ],
     )
+    @pytest.mark.parametrize("few", [-1, 100])
     def test_values_of_a_small_query_name_the_rows_that_are_read(
         self,
         catalog: Catalog,
         spark: SparkSession,
         monkeypatch: pytest.MonkeyPatch,
+        few: int,
         where: str,
         named: list[Any] | None,
         gone: list[int],
     ) -> None:
         told: list[Any] = []
         monkeypatch.setattr(rows_found, "LARGE_TARGET", 0)
+        monkeypatch.setattr(rows_found, "FEW_ROWS", few)
 
         def noted(where: list[tuple[str, str, Any]]) -> str:
             told.append(
@@ -248,7 +251,7 @@ class TestRowsThatSparkFinds:
         left = {row[0] for row in self.rows(catalog) if row[2] > 0}
         assert left == {1, 2, 3} - {*gone}
 
-    @pytest.mark.parametrize(("way", "few"), [("write_few", 100), ("write", 0)])
+    @pytest.mark.parametrize(("way", "few"), [("write_few", 100), ("write", -1)])
     def test_row_that_others_changed_meanwhile_is_looked_at_again(
         self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str, few: int
     ) -> None:

@@ -1,4 +1,4 @@
-"""DELETE and UPDATE of few rows, which the driver reads and commits, do what Spark's tasks do of more."""
+"""DELETE, UPDATE and MERGE of few rows, which the driver reads and commits, do what tasks do of more."""
 
 import random
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         raise AssertionError("the other way")
 
     def take(way: str) -> None:
-        monkeypatch.setattr(rows_found, "FEW_ROWS", 1000 if way == "write_few" else 0)
+        monkeypatch.setattr(rows_found, "FEW_ROWS", 1000 if way == "write_few" else -1)
         for one in WAYS:
             monkeypatch.setattr(frames, one, own[one] if one == way else refused)
 
@@ -223,3 +223,35 @@ def test_what_a_table_refuses_is_refused_with_the_same_words(
     assert error in raised[0][1]
     assert raised[0] == raised[1]
     assert catalog.table("t").snapshot().id == 1
+
+
+@pytest.mark.parametrize(("buckets", "way"), [(1, "write"), (16, "write_few")])
+def test_few_rows_of_many_buckets_are_merged_by_the_driver(
+    spark: SparkSession,
+    tmp_path: Path,
+    take: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    buckets: int,
+    way: str,
+) -> None:
+    """A task reads a single bucket sooner than the driver knows the source."""
+    catalog = Catalog(tmp_path / "w")
+    catalog.sql(
+        f"CREATE TABLE t (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '{buckets}')"
+    )
+    numbers = pa.array([*range(100)], pa.int32())
+    catalog.table("t").write(pa.table({"id": numbers, "n": numbers}))
+    assert len(catalog.table("t").snapshot().files.buckets()) == buckets
+    take(way)
+    monkeypatch.setattr(rows_found, "FEW_ROWS", 1000)
+    source = "(SELECT id, -id AS n FROM VALUES (7), (99), (150) AS v(id))"
+    note = catalog.sql(
+        f"MERGE INTO t USING {source} s ON t.id = s.id WHEN MATCHED AND t.id > 50 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+        spark,
+    ).note
+    assert note == "merged, snapshot 2: 1 rows updated, 1 deleted, 1 inserted"
+    found = {row["id"]: row["n"] for row in catalog.table("t").snapshot().scan().to_pylist()}
+    assert found == {**{id: id for id in range(99)}, 7: -7, 150: -150}
+    catalog.sql("DELETE FROM t WHERE id IN (SELECT n + 1 FROM t WHERE n BETWEEN 10 AND 12)", spark)
+    assert len(found) - catalog.table("t").snapshot().scan().num_rows == 3
