@@ -7,6 +7,7 @@ join pads.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
@@ -348,7 +349,8 @@ def _number(text: str, type_: pa.DataType) -> int | float | Decimal | None:
         return whole if whole is not None and whole < 1 << 63 else None
     if type_ == pa.float32() and whole is not None and whole > _MOST_OF_FLOAT:
         return None  # without its ANSI mode Spark makes a FLOAT of it
-    return float(number) if pa.types.is_floating(type_) else None
+    found = float(number) if pa.types.is_floating(type_) else None
+    return None if found is None or math.isinf(found) else found  # Spark has no literal for it
 
 
 _MOST_OF_FLOAT: Final = 1 << 24

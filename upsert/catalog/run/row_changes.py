@@ -19,7 +19,7 @@ from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.rows_found import FoundRows, rows_found
 from upsert.catalog.run.scans import is_read_otherwise, zone
-from upsert.catalog.run.without_spark import updated
+from upsert.catalog.run.without_spark import deleted, updated
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.options import boolean
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from upsert.catalog.context import Context
+    from upsert.sql.query import QueryText
 
 
 ATTEMPTS: Final = 10
@@ -64,15 +65,29 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
         except SchemaError as cause:
             if statement.rows is None:
                 raise
-            if session is None:
-                raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
             check_engine(table, subject)
-            deleted = _deletions(table)
-            found = partial(rows_found, context, session, statement.name, statement.rows, table)
-            snapshot = committed(context, statement.name, lambda base: found(base).made(deleted), is_tracked)
+            found = partial(_found, context, session, statement, statement.rows, table, cause)
+            snapshot = committed(context, statement.name, found, is_tracked)
             return Done(subject, f"deleted, {snapshot}")
     done = table.delete(where, tracked=is_tracked)
     return Done(subject, f"deleted, snapshot {done.id}")
+
+
+def _found(
+    context: Context,
+    session: SparkSession | None,
+    statement: s.Delete,
+    query: QueryText,
+    table: Table,
+    why: SchemaError,
+    base: int,
+) -> FoundRows | pa.Table:
+    """The deletions of the rows of a snapshot that a condition is true of; ``why`` it is not looked up."""
+    if (found := deleted(context, session, query, base)) is not None:
+        return found
+    if session is None:
+        raise SparkNeededError(f"{why}; or give a Spark session, for any condition") from why
+    return rows_found(context, session, statement.name, query, table, base).made(_deletions(table))
 
 
 def _comparisons(
@@ -118,7 +133,7 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
         return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
 
     def found(base: int) -> FoundRows | pa.Table:
-        if session is None and (new := updated(context, statement, schema, base)) is not None:
+        if (new := updated(context, session, statement, schema, base)) is not None:
             return new
         rows = rows_found(context, needed(session, subject), statement.name, statement.rows, table, base)
         return rows.made(changed)

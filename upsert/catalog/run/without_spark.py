@@ -1,6 +1,6 @@
-"""Statements that need no Spark: a SELECT of columns of one table, a list of rows, an UPDATE by literals.
+"""Statements that need no Spark: a SELECT of columns of one table, a list of rows, many an UPDATE and DELETE.
 
-A SELECT is one where there is no session, for else its result is a DataFrame; a list of rows always.
+A SELECT is one where there is no session, for else its result is a DataFrame; the others always.
 
 They have the results that Spark gives in a session with its own settings. Whatever may have others there, or
 would take long in one process, is left to Spark. See docs/decisions/0121.
@@ -8,6 +8,7 @@ would take long in one process, is left to Spark. See docs/decisions/0121.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
+from sqlglot import exp
 
 from upsert import types
 from upsert.catalog.run.assignments import default_text
@@ -34,8 +36,8 @@ from upsert.catalog.run.plain_select import (
 from upsert.catalog.run.scans import is_read_otherwise, zone
 from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
-from upsert.conditions.evaluate import check_is_condition
-from upsert.conditions.expressions import Condition, Field, Ref, walk
+from upsert.conditions.evaluate import type_of
+from upsert.conditions.expressions import Condition, Const, Field, Ref, walk
 from upsert.errors import ConfigurationError, SchemaError, StorageError, TableNotFoundError, UpsertError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
@@ -46,11 +48,10 @@ from upsert.sql.predicates import alternatives, instant, pushed
 from upsert.sql.query import AsOf, AsOfKind, Reference
 from upsert.store import Table
 from upsert.store.predicate import Where, parse_where
-from upsert.store.rows.computed import Filtered, First, InArrow, Input, NotInArrowError, Step
+from upsert.store.rows.computed import Filtered, First, InArrow, Input, NotInArrowError, Projected, Step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from sqlglot import exp
 
     from upsert.catalog.context import Context
     from upsert.sql import statements as s
@@ -66,22 +67,14 @@ _MOST_READ: Final = 512 << 20
 def selected(context: Context, statement: s.Select) -> pa.Table | None:
     """The rows of a query, as ``DataFrame.toArrow`` would give them; None where Spark is needed."""
     query = statement.query
-    settings = _Settings.of(context)
-    if settings is None or context.options.is_streaming or len(query.references) != 1:
+    if context.options.is_streaming or (given := _Given.of(context, None, query)) is None:
         return None
-    (reference,) = query.references
-    source = _source(context, reference, settings, query.subject)
-    if source is None or (plain := plain_select(query, source.names)) is None:
+    if (plain := plain_select(query, given.source.names)) is None:
         return None
-    if any(not types.is_scalar(source.types[column]) for column, _ in plain.orders):
+    if any(not types.is_scalar(given.source.types[column]) for column, _ in plain.orders):
         return None
-    if (asked := _asked(query, plain, source, settings)) is None:
-        return None
-    try:
-        found = _found(plain, source, asked)
-    except NotInArrowError:
-        return None  # an overflow, of which Spark says where it is
-    return None if found is None else _as_spark(found, settings.zone)
+    found = given.rows(query, plain)
+    return None if found is None else _as_spark(found, given.settings.zone)
 
 
 def listed(
@@ -110,48 +103,89 @@ def listed(
     return pa.table({column.name: pa.array(given[column.name], column.type) for column in schema.columns})
 
 
-def updated(context: Context, statement: s.Update, schema: TableSchema, snapshot: int) -> pa.Table | None:
+def updated(
+    context: Context, spark: SparkSession | None, statement: s.Update, schema: TableSchema, snapshot: int
+) -> pa.Table | None:
     """What an UPDATE makes of the rows of a snapshot that it finds; None where Spark is needed.
 
-    That is where columns get literals, or their DEFAULT. In a table without a key the rows of before are
-    among them, as deletions.
+    In a table without a key the rows of before are among them, as deletions.
     """
-    settings, query = _Settings.of(context), statement.rows
-    if settings is None or len(query.references) != 1:
+    given = _Given.of(context, spark, statement.rows, snapshot)
+    if given is None:
         return None
-    as_of = AsOf(AsOfKind.VERSION, str(snapshot), is_number=True)
-    source = _source(context, replace(query.references[0], as_of=as_of), settings, query.subject)
-    if source is None or (plain := plain_update(query, source.names)) is None:
+    return _unless_variable(spark, lambda: _updated(given, statement, schema))
+
+
+def deleted(context: Context, spark: SparkSession | None, query: QueryText, snapshot: int) -> pa.Table | None:
+    """The rows of a snapshot that a DELETE finds, as deletions; None where Spark is needed."""
+    given = _Given.of(context, spark, query, snapshot)
+    if given is None:
         return None
-    select, nodes = plain
-    given = {}
-    for name, node in zip(statement.columns, nodes, strict=True):
-        column = schema.column(name)
-        text = default_text(column) if name in statement.defaults else None
-        node = node if text is None else expression_tree(text, query.subject).unnest()
-        if (values := literals([node], column, settings.zone)) is None:
-            return None
-        given[name] = pa.scalar(values[0], column.type)
-    if (asked := _asked(query, select, source, settings)) is None:
-        return None
+
+    def found() -> pa.Table | None:
+        plain = plain_select(query, given.source.names)
+        return None if plain is None else given.rows(query, plain)
+
+    rows = _unless_variable(spark, found)
+    return None if rows is None else _with_kinds({RowKind.DELETE: rows})
+
+
+def _unless_variable(spark: SparkSession | None, found: Callable[[], pa.Table | None]) -> pa.Table | None:
+    """What is found; None where a name is no column, and a session may have a variable that is called so."""
     try:
-        found = _found(select, source, asked)
+        return found()
+    except UnknownColumnError:
+        if spark is None:
+            raise
+        return None
+
+
+def _updated(given: _Given, statement: s.Update, schema: TableSchema) -> pa.Table | None:
+    query = statement.rows
+    if (read := plain_update(query, given.source.names)) is None:
+        return None
+    plain, nodes = read
+    values = dict[str, Condition]()
+    for name, node in zip(statement.columns, nodes, strict=True):
+        own = None if name in statement.defaults else node
+        if (value := _value(query, plain, given, schema.column(name), own)) is None:
+            return None
+        values[name] = value
+    found = given.rows(query, plain)
+    return None if found is None else _with_values(found, given.source, values, schema)
+
+
+def _with_values(
+    rows: pa.Table, source: _Source, values: Mapping[str, Condition], schema: TableSchema
+) -> pa.Table | None:
+    """Rows with the values that some columns get; None where Spark says what overflows."""
+    names = rows.column_names
+    outputs = tuple((name, values.get(name, Field(Ref(0, name)))) for name in names)
+    try:
+        new = InArrow(Projected(source.filtered(None), outputs), (*names,), rows.schema).rows([rows])
     except NotInArrowError:
         return None
-    return None if found is None else _with_values(found, given, keeps_before=not schema.primary_key)
+    return new if schema.primary_key else _with_kinds({RowKind.DELETE: rows, RowKind.INSERT: new})
 
 
-def _with_values(rows: pa.Table, given: Mapping[str, pa.Scalar], *, keeps_before: bool) -> pa.Table:
-    columns = {
-        name: pa.repeat(given[name], rows.num_rows) if name in given else rows.column(name)
-        for name in rows.column_names
-    }
-    new = pa.table(columns, rows.schema)
-    if not keeps_before:
-        return new
-    kinds = [pa.repeat(kind.value, rows.num_rows) for kind in (RowKind.DELETE, RowKind.INSERT)]
-    both = pa.concat_tables([rows, new])
-    return both.append_column(ROW_KIND_COLUMN, pa.chunked_array(kinds, pa.string()))
+def _value(
+    query: QueryText, plain: PlainSelect, given: _Given, column: Column, node: exp.Expr | None
+) -> Condition | None:
+    """What a column gets of each row, its DEFAULT for None; None where Spark would convert it."""
+    text = default_text(column) if node is None else ""
+    node = expression_tree(text, query.subject).unnest() if node is None else node
+    if "\\" in text:
+        return None
+    if (values := literals([node.unnest()], column, given.settings.zone)) is not None:
+        return Const(values[0], column.type)
+    found = given.condition(query, plain, node)
+    is_own = found is not None and type_of(found, given.type_of) == column.type
+    return found if is_own else None
+
+
+def _with_kinds(rows: Mapping[RowKind, pa.Table]) -> pa.Table:
+    kinds = pa.chunked_array([pa.repeat(kind.value, one.num_rows) for kind, one in rows.items()], pa.string())
+    return pa.concat_tables(rows.values()).append_column(ROW_KIND_COLUMN, kinds)
 
 
 @dataclass(frozen=True)
@@ -357,30 +391,71 @@ class _Asked:
         return [part.ref.column for part in parts if isinstance(part, Field)]
 
 
-def _asked(query: QueryText, plain: PlainSelect, source: _Source, settings: _Settings) -> _Asked | None:
-    """The condition; None for one that Spark may judge otherwise."""
-    if plain.where is None:
-        return _Asked([])
-    if source.schema is not None:
-        with suppress(SchemaError):  # it may be more than comparisons with literals
-            found = alternatives(plain.where, source.schema, settings.zone, query.subject, plain.called)
-            return _Asked(found)
+@dataclass(frozen=True)
+class _Given:
+    """The one table that a query reads, and how the session reads the text."""
 
-    columns = Columns(query, plain.called, source.names)
+    settings: _Settings
+    source: _Source
 
-    def column(node: exp.Column) -> Ref:
-        return Ref(0, columns.column(node))
+    @classmethod
+    def of(
+        cls, context: Context, spark: SparkSession | None, query: QueryText, snapshot: int | None = None
+    ) -> _Given | None:
+        """That of a query, of a snapshot where one is given; None where Spark is needed."""
+        settings = _Settings.of(context) if spark is None else _Settings.of_session(spark, query.text)
+        if settings is None or len(query.references) != 1:
+            return None
+        (reference,) = query.references
+        if snapshot is not None:
+            reference = replace(reference, as_of=AsOf(AsOfKind.VERSION, str(snapshot), is_number=True))
+        source = _source(context, reference, settings, query.subject)
+        return None if source is None else cls(settings, source)
 
-    try:
-        rest = condition_of(plain.where, column, lambda ref: source.types[ref.column], query.subject, "found")
-        check_is_condition(rest, lambda ref: source.types[ref.column])
-    except UnknownColumnError:
-        raise
-    except (SchemaError, ConfigurationError, NotPlainError):
-        return None
-    (reference,) = query.references
-    where = [] if source.schema is None else pushed(reference.where, source.schema, settings.zone)
-    return _Asked(where, rest)
+    def type_of(self, ref: Ref) -> pa.DataType:
+        """The type of a column."""
+        return self.source.types[ref.column]
+
+    def condition(self, query: QueryText, plain: PlainSelect, tree: exp.Expr) -> Condition | None:
+        """What an expression of the query is; None for one that Spark may evaluate otherwise.
+
+        Raises:
+            UnknownColumnError: it names a column that the table does not have.
+        """
+        columns = Columns(query, plain.called, self.source.names)
+        if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
+            return None  # Spark has no literal for it
+        try:
+            return condition_of(
+                tree, lambda node: Ref(0, columns.column(node)), self.type_of, query.subject, "found"
+            )
+        except UnknownColumnError:
+            raise
+        except (SchemaError, ConfigurationError, NotPlainError):
+            return None
+
+    def rows(self, query: QueryText, plain: PlainSelect) -> pa.Table | None:
+        """The rows of the query; None where Spark is needed."""
+        if (asked := self._asked(query, plain)) is None:
+            return None
+        try:
+            return _found(plain, self.source, asked)
+        except NotInArrowError:
+            return None  # an overflow, of which Spark says where it is
+
+    def _asked(self, query: QueryText, plain: PlainSelect) -> _Asked | None:
+        """The condition; None for one that Spark may judge otherwise."""
+        if plain.where is None:
+            return _Asked([])
+        schema, own = self.source.schema, self.settings.zone
+        if schema is not None:
+            with suppress(SchemaError):  # it may be more than comparisons with literals
+                return _Asked(alternatives(plain.where, schema, own, query.subject, plain.called))
+        rest = self.condition(query, plain, plain.where)
+        if rest is None or type_of(rest, self.type_of) != pa.bool_():
+            return None
+        (reference,) = query.references
+        return _Asked([] if schema is None else pushed(reference.where, schema, own), rest)
 
 
 def _found(plain: PlainSelect, source: _Source, asked: _Asked) -> pa.Table | None:
