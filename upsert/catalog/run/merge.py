@@ -176,7 +176,7 @@ class _Changes:
         if merged.are_few:
             state = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot), **where}
             if (kept := frames.read_few(spark, path, key, state, few())) is not None:
-                return in_one_task(kept)
+                return in_one_task(kept, is_hashed=True)
         return frames.read(spark, path, snapshot, key, where)
 
     def _chosen(self, joined: DataFrame, source: StructType) -> DataFrame:

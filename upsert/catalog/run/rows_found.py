@@ -112,7 +112,8 @@ def _of_few(
         return None
     values = collected(found)
     named = [one for column, place in pairs if (one := _named(column, values.column(place))) is not None]
-    joined = _over_given(context, spark, query, table.schema, snapshot, named, Given(source, found))
+    of, is_hashed = Given(source, found), bool(statement.equal)
+    joined = _over_given(context, spark, query, table.schema, snapshot, named, of, is_hashed=is_hashed)
     return None if joined is None else MergedRows(joined.rows, named, joined.are_few)
 
 
@@ -199,8 +200,13 @@ def _over_given(
     snapshot: int,
     named: Sequence[Named],
     source: Given,
+    *,
+    is_hashed: bool = False,
 ) -> FoundRows | None:
-    """A query of a target and of given rows, its two references; None if it needs what these do not have."""
+    """A query of a target and of given rows, its two references; None if it needs what these do not have.
+
+    For ``is_hashed`` see `in_one_task`.
+    """
     reference = _at(query.references[0], snapshot)
     if named:
         where = where_to_json([*named, *pushed(reference.where, schema, zone(spark))])
@@ -209,7 +215,8 @@ def _over_given(
     own = target.few_rows(context, spark, few())
     given = {1: frame_of_rows(spark, source.rows, source.query.schema)}
     if own is not None:
-        given = {place: in_one_task(rows) for place, rows in {0: own, **given}.items()}
+        both = {0: own, **given}
+        given = {place: in_one_task(rows, is_hashed=is_hashed) for place, rows in both.items()}
     else:
         given[0] = target.rows(context, spark)
     try:
@@ -226,9 +233,13 @@ def few() -> StepSize:
     return StepSize(FEW_ROWS, _MOST_BYTES)
 
 
-def in_one_task(few: DataFrame) -> DataFrame:
-    """Few rows as one partition, so that joins and groups move none; a join sends them nowhere either."""
-    return few.coalesce(1).hint("shuffle_hash")
+def in_one_task(few: DataFrame, *, is_hashed: bool) -> DataFrame:
+    """Few rows as one partition, so that joins and groups move none.
+
+    ``is_hashed`` says that they are joined by equal values: then a hint lets Spark send them nowhere either.
+    """
+    rows = few.coalesce(1)
+    return rows.hint("shuffle_hash") if is_hashed else rows  # Spark warns of one that it cannot follow
 
 
 def _comparable(

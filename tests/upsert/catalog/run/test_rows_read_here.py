@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.run import row_changes, rows_found
 from upsert.managed import frames
+from upsert.sql.parser import parse
+from upsert.sql.statements import Delete, Merge
 
 pytestmark = pytest.mark.spark
 
@@ -258,3 +260,29 @@ def test_few_rows_of_many_buckets_are_merged_by_the_driver(
     assert found == {**{id: id for id in range(99)}, 7: -7, 150: -150}
     catalog.sql("DELETE FROM t WHERE id IN (SELECT n + 1 FROM t WHERE n BETWEEN 10 AND 12)", spark)
     assert len(found) - catalog.table("t").snapshot().scan().num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("on", "is_hinted"),
+    [("t.id = s.id AND t.n > 3", True), ("t.id = s.id OR t.n = 7", False), ("t.id > s.id", False)],
+)
+def test_spark_is_given_no_hint_that_it_warns_of(
+    spark: SparkSession, tmp_path: Path, on: str, is_hinted: bool
+) -> None:
+    """That to join few rows by their hashes needs values that are compared by ``=``."""
+    catalog = Catalog(tmp_path / "w")
+    catalog.sql("CREATE TABLE t (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '16')")
+    numbers = pa.array([*range(100)], pa.int32())
+    catalog.table("t").write(pa.table({"id": numbers, "n": numbers}))
+    merge = parse(f"MERGE INTO t USING (SELECT 5 AS id) s ON {on} WHEN MATCHED THEN DELETE")
+    assert isinstance(merge, Merge)
+    merged = rows_found.merged_rows(catalog.context, spark, merge, catalog.table("t"), 1)
+    assert merged.are_few
+    assert ("shuffle_hash" in merged.joined._jdf.queryExecution().analyzed().toString()) == is_hinted
+    delete = parse("DELETE FROM t WHERE id IN (SELECT n FROM t WHERE n > 20 AND n < 31)")
+    assert isinstance(delete, Delete)
+    assert delete.rows is not None
+    found = rows_found.rows_found(catalog.context, spark, "t", delete.rows, catalog.table("t"), 1)
+    assert found.are_few
+    assert "shuffle_hash" not in found.rows._jdf.queryExecution().analyzed().toString()
+    assert found.rows.count() == 10
