@@ -308,7 +308,11 @@ def read_size(given: Mapping[str, str]) -> StepSize:
     options = ReadOptions.parse(given)
     table = Table.open(options.path, options.pinned and options.pinned[1])
     snapshot = table.snapshot(state_named_by(options, table))
-    where = parse_where(options.where_of(table.schema), table.schema)
+    return size_of(snapshot, parse_where(options.where_of(table.schema), table.schema))
+
+
+def size_of(snapshot: Snapshot, where: Filter) -> StepSize:
+    """What a read of the rows of which a filter is true has at most; see `read_size`."""
     wanted = snapshot.bucket_filters(where)
     return _named_size(snapshot, wanted, where) or _stored_size(snapshot, wanted)
 

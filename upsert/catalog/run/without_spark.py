@@ -39,6 +39,7 @@ from upsert.catalog.system_tables import split
 from upsert.conditions.evaluate import type_of
 from upsert.conditions.expressions import Condition, Const, Field, Ref, walk
 from upsert.errors import ConfigurationError, SchemaError, StorageError, TableNotFoundError, UpsertError
+from upsert.managed.reader import size_of
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 from upsert.spark.connect import is_connect
@@ -58,10 +59,10 @@ if TYPE_CHECKING:
     from upsert.sql.query import QueryText
 
 _MOST_BYTES: Final = 64 << 20
-"""Of rows that are found; Spark gives more of them to its tasks."""
+"""Of rows that are found, and of files where there is a session; Spark gives more of them to its tasks."""
 
 _MOST_READ: Final = 512 << 20
-"""Of files, where neither a key nor a LIMIT says that few rows are read."""
+"""Of files where there is none, and neither a key nor a LIMIT says that few rows are read."""
 
 
 def selected(context: Context, statement: s.Select) -> pa.Table | None:
@@ -190,9 +191,13 @@ def _with_kinds(rows: Mapping[RowKind, pa.Table]) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Settings:
-    """How a session reads SQL: as Spark does by default, in a time zone; None: an unknown one."""
+    """How a session reads SQL: as Spark does by default, in a time zone; None: an unknown one.
+
+    ``most_read`` is how many bytes of files this process reads sooner than Spark.
+    """
 
     zone: str | None
+    most_read: int
 
     @classmethod
     def of(cls, context: Context) -> _Settings | None:
@@ -203,8 +208,8 @@ class _Settings:
         if of_sql or _are_said_elsewhere(os.environ):
             return None
         if own is None:
-            return cls(_zone_of_machine(os.environ))
-        return cls(own) if _is_zone(own) else None
+            return cls(_zone_of_machine(os.environ), _MOST_READ)
+        return cls(own, _MOST_READ) if _is_zone(own) else None
 
     @classmethod
     def of_session(cls, spark: SparkSession, text: str) -> _Settings | None:
@@ -212,7 +217,7 @@ class _Settings:
         if is_connect(spark) or is_read_otherwise(spark, text):
             return None
         own = zone(spark)
-        return cls(own if _is_zone(own) else None)
+        return cls(own if _is_zone(own) else None, _MOST_BYTES)
 
 
 def is_read_by_default(context: Context) -> bool:
@@ -342,10 +347,9 @@ def _source(context: Context, reference: Reference, settings: _Settings, subject
     snapshot = table.snapshot(state)
 
     def read(columns: Sequence[str], where: Where, ends_soon: bool) -> Iterator[pa.Table] | None:
-        is_large = snapshot.bytes_in_memory > _MOST_READ and not (ends_soon and not where)
-        if is_large and snapshot.named_keys(parse_where(where, schema)) is None:
-            return None
-        return snapshot.pieces(columns, where)
+        asked = parse_where(where, schema)
+        is_large = size_of(snapshot, asked).bytes > settings.most_read and not (ends_soon and not where)
+        return None if is_large and snapshot.named_keys(asked) is None else snapshot.pieces(columns, where)
 
     return _Source({name: schema.type_of(name) for name in schema.names}, read, schema)
 
