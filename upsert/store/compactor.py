@@ -22,6 +22,7 @@ from upsert.store.metadata.history import History
 from upsert.store.metadata.table_file import read
 from upsert.store.table import Table
 from upsert.store.upkeep import background, compaction, index_building
+from upsert.store.upkeep.compaction import CompactionJob
 
 
 def run(path: str) -> int:
@@ -29,20 +30,40 @@ def run(path: str) -> int:
 
     The caller holds the lock.
     """
-    history = History.shared(read(paths.table_folder(path)))
-    committer = Committer(history)
+    committer = _committer(path)
     published = 0
-    while jobs := compaction.due(history.files(history.latest()), history.definition.options):
+    while jobs := _due(committer):
         published += compaction.execute(committer, jobs[:1]) is not None
     published += index_building.build(committer) is not None
     return published
 
 
-def maintain(path: str, *, is_log_behind: bool = False) -> None:
+def run_once(path: str) -> bool:
+    """The same of what is due now; whether more has become due meanwhile, which it does not wait for.
+
+    Where commits come as fast as merges there is always more, and the caller has other work too.
+    """
+    committer = _committer(path)
+    published = sum(compaction.execute(committer, [job]) is not None for job in _due(committer))
+    index_building.build(committer)
+    return published > 0 and bool(_due(committer))
+
+
+def _committer(path: str) -> Committer:
+    return Committer(History.shared(read(paths.table_folder(path))))
+
+
+def _due(committer: Committer) -> Sequence[CompactionJob]:
+    history = committer.history
+    return compaction.due(history.files(history.latest()), history.definition.options)
+
+
+def maintain(path: str, *, is_log_behind: bool = False) -> bool:
     """Merge and expire what is due: what the commits of a table with ``write-only = true`` leave to others.
 
     It waits for any other compaction of the table to end. If the log was behind, it is tried again. What is
-    due expires even if merging fails: that makes room on a full disk.
+    due expires even if merging fails: that makes room on a full disk. Gives whether more is to be merged
+    already.
 
     Raises:
         LogNotPublishedError: all of that is done, and the table's log does not say so yet.
@@ -50,7 +71,7 @@ def maintain(path: str, *, is_log_behind: bool = False) -> None:
     table = Table.open(path)
     try:
         with background.compaction_lock(table.root, wait=True):
-            run(path)
+            is_more = run_once(path)
         failure = None
         if is_log_behind:
             failure = publishing.after_commit(table.as_logged(), table.published.latest())
@@ -58,6 +79,7 @@ def maintain(path: str, *, is_log_behind: bool = False) -> None:
         table.maintain()
     if failure is not None:
         raise failure
+    return is_more
 
 
 def watch(path: str, pause_s: float, *, sleep: Callable[[float], object] = time.sleep) -> None:
@@ -70,8 +92,9 @@ def watch(path: str, pause_s: float, *, sleep: Callable[[float], object] = time.
     told: object = None
     is_log_behind = False
     while True:
+        is_more = False
         try:
-            maintain(path, is_log_behind=is_log_behind)
+            is_more = maintain(path, is_log_behind=is_log_behind)
             told, is_log_behind = None, False
         except TableNotFoundError as failure:
             _tell(f"the service ends: {failure}")
@@ -83,7 +106,8 @@ def watch(path: str, pause_s: float, *, sleep: Callable[[float], object] = time.
             if reason != told:
                 told = reason
                 _tell(f"the next round tries again: {failure}")
-        sleep(pause_s)
+        if not is_more:
+            sleep(pause_s)
 
 
 def _tell(text: str) -> None:

@@ -6,7 +6,9 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -239,6 +241,30 @@ def test_a_round_of_the_service_expires_what_any_number_of_commits_have_left(tmp
     compactor.maintain(table.path)
     assert [info.id for info in table.history() if info.changes_rows] == [19, 20]
     assert table.check() == ()
+
+
+def test_a_round_of_the_service_ends_though_commits_come_as_fast_as_merges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It merged for as long as there was something to merge, so no snapshot of such a table ever expired."""
+    options = {"num-sorted-run.compaction-trigger": "2", "snapshot.num-retained.max": "2"}
+    options |= {"snapshot.num-retained.min": "1", "write-only": "true"}
+    table = Table.create(tmp_path / "t", SCHEMA, options)
+    commits, merge = iter(range(100)), compaction.execute
+
+    def merge_beside_a_writer(*args: Any, **given: Any) -> Any:
+        done = merge(*args, **given)
+        for value in islice(commits, 4):
+            table.write(rows(1, value=value))
+        return done
+
+    for _ in range(4):
+        table.write(rows(1, value=-1))
+    monkeypatch.setattr(compaction, "execute", merge_beside_a_writer)
+    assert compactor.maintain(table.path)
+    assert next(commits) == 4
+    states = [info.id for info in table.history() if info.changes_rows]
+    assert [table.snapshot(state).scan()["value"].to_pylist() for state in states] == [[2], [3]]
 
 
 def test_a_compactor_that_failed_is_heard_of_at_the_next_commit(table: Table) -> None:
