@@ -161,6 +161,7 @@ class Session:
         """The catalog, whose streams become delta joins."""
         catalog = Catalog(self._warehouse, optimize=_optimize)
         catalog.context.settings = self._conf
+        catalog.context.gives_rows = True
         return catalog
 
     @cached_property

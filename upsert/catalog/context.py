@@ -123,6 +123,7 @@ class Context:
         exposed_to: the sessions whose own SQL has the tables.
         recorders: what records the queries of a session in a warehouse, by the session and that folder.
         told: gets what is decided of queries that are planned by their text; None: it is not asked for.
+        gives_rows: whether a SELECT that needs no Spark gives rows, no DataFrame, also where a session is.
         settings: of the Spark session that statements will get, as far as they are known before there is one.
     """
 
@@ -143,6 +144,7 @@ class Context:
         self.recorders: dict[tuple[SparkSession, str], QueryRecorder] = {}
         self._optimize = optimize
         self.told: list[Any] | None = None
+        self.gives_rows = False
         self.settings: Mapping[str, str] = {}
 
     @property

@@ -64,13 +64,14 @@ _NOISE: Final = re.compile(r"\.?(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d
 def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:
     """A query: a batch DataFrame, or in streaming mode its changes, or the rows that result from them.
 
-    Where there is no session, a query that needs none gives its rows.
+    Where there is no session, or rows are wanted anyway, a query that needs none gives its rows.
     """
-    if jobs.active(spark) is None:
+    own = None if jobs.active(spark) is None else needed(spark, "SELECT", context.options.forwarded())
+    if own is None:
         check_tables(context, statement.query)
-        if (rows := selected(context, statement)) is not None:
-            return Found("SELECT", rows)
-    session = needed(spark, "SELECT", context.options.forwarded())
+    if (own is None or context.gives_rows) and (rows := selected(context, own, statement)) is not None:
+        return Found("SELECT", rows)
+    session = own or needed(spark, "SELECT")
     df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     if not df.isStreaming:
         return Frame("SELECT", df)

@@ -1,6 +1,7 @@
 """Statements that need no Spark: a SELECT of columns of one table, a list of rows, many an UPDATE and DELETE.
 
-A SELECT is one where there is no session, for else its result is a DataFrame; the others always.
+A SELECT is one where there is no session, or rows are wanted, for else its result is a DataFrame; the others
+always.
 
 They have the results that Spark gives in a session with its own settings. Whatever may have others there, or
 would take long in one process, is left to Spark. See docs/decisions/0121.
@@ -65,17 +66,20 @@ _MOST_READ: Final = 512 << 20
 """Of files where there is none, and neither a key nor a LIMIT says that few rows are read."""
 
 
-def selected(context: Context, statement: s.Select) -> pa.Table | None:
+def selected(context: Context, spark: SparkSession | None, statement: s.Select) -> pa.Table | None:
     """The rows of a query, as ``DataFrame.toArrow`` would give them; None where Spark is needed."""
     query = statement.query
-    if context.options.is_streaming or (given := _Given.of(context, None, query)) is None:
+    if context.options.is_streaming or (given := _Given.of(context, spark, query)) is None:
         return None
-    if (plain := plain_select(query, given.source.names)) is None:
-        return None
-    if any(not types.is_scalar(given.source.types[column]) for column, _ in plain.orders):
-        return None
-    found = given.rows(query, plain)
-    return None if found is None else _as_spark(found, given.settings.zone)
+
+    def found() -> pa.Table | None:
+        if (plain := plain_select(query, given.source.names)) is None:
+            return None
+        are_ordered = all(types.is_scalar(given.source.types[column]) for column, _ in plain.orders)
+        return given.rows(query, plain) if are_ordered else None
+
+    rows = _unless_variable(spark, found)
+    return None if rows is None else _as_spark(rows, given.settings.zone)
 
 
 def listed(

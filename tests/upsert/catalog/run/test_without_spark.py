@@ -341,6 +341,26 @@ def test_settings_that_change_how_sql_is_read_need_spark(
     assert not needs_spark(filled, "SELECT id FROM kinds")
 
 
+def test_who_only_shows_rows_needs_no_job_for_them(
+    spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "SELECT * FROM kinds WHERE name = 'tea' ORDER BY id"
+    expected = filled.sql(text, spark)
+    assert isinstance(expected, Frame)
+    monkeypatch.setattr(filled.context, "gives_rows", True)
+    found = filled.sql(text, spark)
+    assert isinstance(found, Found)
+    assert found.rows.schema.types == expected.rows.schema.types
+    assert same(found.rows.to_pylist()) == same(expected.rows.to_pylist())
+    assert isinstance(filled.sql("SELECT upper(name) FROM kinds", spark), Frame)
+    with pytest.raises(SchemaError, match="did you mean 'name'"):
+        filled.sql("SELECT nmae FROM kinds", spark)
+    spark.sql("DECLARE OR REPLACE VARIABLE here INT DEFAULT 7")
+    assert filled.sql("SELECT here FROM kinds WHERE id = 1", spark).rows.column(0).to_pylist() in ([7], [])
+    monkeypatch.setattr(filled.context, "gives_rows", False)
+    assert isinstance(filled.sql(text, spark), Frame)
+
+
 def test_many_rows_are_sparks(filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(without_spark, "_MOST_BYTES", 100)
     assert needs_spark(filled, "SELECT * FROM kinds")
