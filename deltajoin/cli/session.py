@@ -173,9 +173,7 @@ class Session:
         with Console(stderr=True).status("starting Spark …"):
             self.begin_jvm()
             _load_meanwhile()
-            starting, self._starting = self._starting, None
-            if starting is not None:
-                starting.connect()
+            self._connect()
             session = self._new_session()
         if not session.sparkContext.getConf().contains(_LOG_LEVEL):
             session.sparkContext.setLogLevel("OFF")
@@ -198,6 +196,17 @@ class Session:
         classes = kept_classes(java, os.environ, self._conf, makes=has_terminal())
         with _jvm_options(self._conf, [*java.options, *classes]):
             self._starting = begun_jvm(SparkConf(loadDefaults=False).setAll([*self._given.items()]))
+
+    def _connect(self) -> None:
+        """Wait for the JVM; if `cancel` ends the wait, the next statement that needs it goes on to wait."""
+        starting, self._starting = self._starting, None
+        if starting is None:
+            return
+        try:
+            starting.connect(self._go_on)
+        except KeyboardInterrupt:
+            self._starting = starting
+            raise
 
     @property
     def _given(self) -> dict[str, str]:
@@ -228,6 +237,7 @@ class Session:
         if type(self.spark).getActiveSession() is None:
             # the data sources of a session are found in threads where it is active, which this makes it
             self.spark.createDataFrame([], "a INT")
+        self._go_on()  # Spark takes seconds to start
         # streams that run have groups of their own, so they go on when a statement is cancelled
         self.spark.sparkContext.setJobGroup(_JOBS, "a statement")
         with _shown_if_long():

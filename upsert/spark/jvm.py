@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from shutil import rmtree
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -103,13 +103,16 @@ class StartingJvm:
         )
         os.close(self._messages.end)
 
-    def connect(self) -> None:
+    def connect(self, go_on: Callable[[], object]) -> None:
         """Wait until it has started, and make it PySpark's.
+
+        What ``go_on`` raises, which is called meanwhile, ends the wait; the JVM goes on to start.
 
         Raises:
             ConfigurationError: it ended, mostly because of a setting.
         """
         while self._process.poll() is None and not os.path.isfile(self._told):
+            go_on()
             time.sleep(_LOOK_S)
         try:
             with open(self._told, "rb") as told:
@@ -131,8 +134,11 @@ class StartingJvm:
         SparkContext._ensure_initialized(gateway=gateway)
 
     def end(self) -> None:
-        """End it; for one that nothing has connected to."""
-        self._process.terminate()
+        """End it at once; for one that nothing has connected to.
+
+        It has loaded too few classes to keep them, as one does that ends by itself.
+        """
+        self._process.kill()
         self._process.communicate()
         rmtree(self._folder, ignore_errors=True)
 

@@ -161,6 +161,70 @@ def test_a_jvm_that_no_statement_has_needed_ends_with_the_session(tmp_path: Path
     assert (told.stdout, told.stderr) == ("1 True [] 2\n", "")
 
 
+UNUSED = """
+import os, sys, time
+from deltajoin.cli.command import Output
+from deltajoin.cli.session import Session
+
+for _ in "12":
+    session = Session(sys.argv[1], Output())
+    session.begin_jvm()
+    while not os.path.isfile(session._starting._told):
+        time.sleep(0.02)
+    session.close()
+print(os.listdir(sys.argv[2]))
+"""
+
+
+@pytest.mark.long
+def test_a_jvm_that_no_statement_has_needed_keeps_no_classes(tmp_path: Path) -> None:
+    """It has loaded too few: each later start took those for a month, and loaded all others again."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("SPARK_SUBMIT_OPTS")
+    folder = tmp_path / "deltajoin" / "classes"
+    command = [sys.executable, "-c", UNUSED, str(tmp_path / "warehouse"), str(folder)]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (told.stdout, told.stderr) == ("[]\n", "")
+
+
+CANCELLED = """
+import sys, threading, time
+from deltajoin.cli.command import Output
+from deltajoin.cli.session import Session
+
+def cancel():
+    while session._starting is None:
+        time.sleep(0.02)
+    while not ended.wait(0.02):
+        session.cancel()
+
+session, ended = Session(sys.argv[1], Output()), threading.Event()
+threading.Thread(target=cancel).start()
+for _ in "12":
+    try:
+        session.run_script("SELECT max(1)")
+    except KeyboardInterrupt:
+        print("cancelled", session._starting is not None)
+ended.set()
+session.close()
+"""
+
+
+def test_a_statement_that_waits_for_the_jvm_can_be_cancelled(tmp_path: Path) -> None:
+    """Ctrl-C had no effect until Spark had started. The JVM goes on to start, for the next statement."""
+    program = tmp_path / "java" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    version, launched = 'openjdk version "17"', r"\0\nsleep\0003600\000"
+    program.write_text(
+        f"#!/bin/sh\ncase \"$*\" in *-version) echo '{version}' >&2;; *) printf '{launched}';; esac\n"
+    )
+    program.chmod(0o755)
+    environment = {**os.environ, "JAVA_HOME": str(program.parents[1])}
+    command = [sys.executable, "-c", CANCELLED, str(tmp_path / "warehouse")]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert (told.stdout, told.stderr) == ("cancelled True\n" * 2, "")
+
+
 def test_statements_that_are_no_queries_load_no_planner(tmp_path: Path) -> None:
     program = """
 import sys
