@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import signal
 
 
 def main() -> None:
     """Run the command line."""
+    _open_standard_streams()
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # else Ctrl-C is ignored, as by nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -27,3 +29,16 @@ def main() -> None:
     atexit.register(gc.freeze)
     signal.signal(signal.SIGINT, handler)
     app.main()
+
+
+def _open_standard_streams() -> None:
+    """Let those that are closed lead nowhere, as some services start a command.
+
+    The next file or connection would get the number of one, and what the JVM or a library says of an error is
+    written to that number.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free, which is this

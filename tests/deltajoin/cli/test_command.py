@@ -119,6 +119,26 @@ deltajoin_command.main()
     assert told.stdout.splitlines()[1:] == ["0 True True"]
 
 
+def test_no_file_gets_the_number_of_a_standard_stream_that_is_closed(tmp_path: Path) -> None:
+    """What the JVM said went into the connection to it, and the command failed; it may be a table's file."""
+    program = """
+import os, sys
+import deltajoin_command
+said = sys.argv.pop()
+try:
+    deltajoin_command.main()
+finally:
+    with open(said, "w") as file:
+        numbers = [file.fileno(), os.dup(0)]
+    with open(said, "a") as file:
+        print(min(numbers) > 2, {os.readlink(f"/proc/self/fd/{number}") for number in range(3)}, file=file)
+"""
+    said = tmp_path / "said"
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program]
+    subprocess.run([*command, "tables", "-w", str(tmp_path), str(said)], check=True)
+    assert said.read_text() == f"True { {os.devnull} }\n"
+
+
 def test_the_version_is_told() -> None:
     told = CliRunner().invoke(app, ["--version"])
     assert (told.exit_code, told.output) == (0, f"deltajoin {__version__}, PySpark {pyspark.__version__}\n")
