@@ -88,20 +88,25 @@ class StartingJvm:
 
     def __init__(self, conf: SparkConf) -> None:
         """Start it with some settings, as PySpark does."""
+        given = [part for key, value in conf.getAll() for part in ("--conf", f"{key}={value}")]
+        own = _submit_arguments()
         self._messages = _Messages()
         self._folder = mkdtemp()
         self._told = os.path.join(self._folder, "connection")
-        given = [part for key, value in conf.getAll() for part in ("--conf", f"{key}={value}")]
-        own = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-        self._process = Popen(
-            [os.path.join(_find_spark_home(), "bin", "spark-submit"), *given, *own],
-            stdin=PIPE,  # where this process ends it has an end
-            stdout=self._messages.end,  # else who reads what this process prints would wait for the JVM's end
-            stderr=self._messages.end,
-            env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": self._told},
-            preexec_fn=_ignore_interrupts,
-        )
-        os.close(self._messages.end)
+        try:
+            self._process = Popen(
+                [os.path.join(_find_spark_home(), "bin", "spark-submit"), *given, *own],
+                stdin=PIPE,  # where this process ends it has an end
+                stdout=self._messages.end,  # else who reads what this process prints would wait for its end
+                stderr=self._messages.end,
+                env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": self._told},
+                preexec_fn=_ignore_interrupts,
+            )
+        except OSError:
+            os.rmdir(self._folder)
+            raise
+        finally:
+            os.close(self._messages.end)
 
     def connect(self, go_on: Callable[[], object]) -> None:
         """Wait until it has started, and make it PySpark's.
@@ -150,8 +155,21 @@ def begun_jvm(conf: SparkConf) -> StartingJvm | None:
     return StartingJvm(conf)
 
 
+def _submit_arguments() -> list[str]:
+    """What the user says of the start of the JVM, as a shell reads it."""
+    text = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+    try:
+        return shlex.split(text)
+    except ValueError as cause:
+        raise ConfigurationError(
+            f"PYSPARK_SUBMIT_ARGS must be options as in a shell, got {text!r}, with a quote that is not "
+            "closed; close it"
+        ) from cause
+
+
 def initialize_beside(name: str) -> None:
     """Let a thread of the JVM initialize a class, if it has it; other threads wait where they need it."""
+    SparkContext._ensure_initialized()  # to the JVM of `spark-submit` nothing has connected so far
 
     def initialize() -> None:
         with suppress(Py4JError):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -223,6 +224,42 @@ def test_a_statement_that_waits_for_the_jvm_can_be_cancelled(tmp_path: Path) -> 
     command = [sys.executable, "-c", CANCELLED, str(tmp_path / "warehouse")]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert (told.stdout, told.stderr) == ("cancelled True\n" * 2, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("PYSPARK_SUBMIT_ARGS", "--conf 'a=1 pyspark-shell", "a quote that is not closed; close it"),
+        ("SPARK_HOME", "/nowhere", "'/nowhere/bin/spark-submit': No such file or directory"),
+    ],
+)
+def test_a_jvm_that_cannot_be_started_is_told_where_it_is_needed_and_leaves_nothing(
+    name: str, value: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary"), name: value}
+    text = "CREATE TABLE t (k INT, PRIMARY KEY (k) NOT ENFORCED); SELECT max(1) AS n GROUP BY 1"
+    command = [sys.executable, "-m", "deltajoin", "sql", "-w", str(tmp_path / "warehouse"), "-e", text]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout) == (1, "CREATE TABLE t: created\n")
+    (line,) = told.stderr.splitlines()
+    assert reason in line
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_command_may_be_started_by_spark_submit(tmp_path: Path) -> None:
+    """Its JVM is there, and PySpark not connected: a thread failed with a trace of Python."""
+    program = tmp_path / "program.py"
+    program.write_text("from deltajoin_command import main\nmain()\n")
+    environment = {**os.environ}
+    use_this_python(environment)
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    command = [submit, "--master", "local[1]", program, "sql", "--json", "-e", "SELECT max(7) AS n"]
+    told = subprocess.check_output(command, env=environment, text=True, cwd=tmp_path, timeout=300)
+    assert told.splitlines()[-1] == '{"n": 7}'
+    assert "Traceback" not in told  # `spark-submit` writes what a program says of errors there too
 
 
 def test_statements_that_are_no_queries_load_no_planner(tmp_path: Path) -> None:
