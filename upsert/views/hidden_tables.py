@@ -30,9 +30,6 @@ HIDDEN_TABLES: Final = paths.STAGES_FOLDER
 POINTS: Final = ("view.before-drop", "view.within-drop", "view.after-drop")
 """Points of ``upsert.failpoints`` at which a test can kill the process that drops hidden tables."""
 
-_DROPPED: Final = ".dropped-"
-"""What the names of folders begin with that are about to be deleted."""
-
 _LEASES: Final = "refreshing"
 """Folder of the leases of refreshes, where there are no locks of the kernel."""
 
@@ -130,7 +127,7 @@ def drop_unused(root: str, uuid: str, needed: Collection[str], bases: Iterable[s
 def _names(root: str, *, also_dropped: bool = False) -> list[str]:
     storage, folder = storage_of(root), os.path.join(root, HIDDEN_TABLES)
     names = storage.names(folder) if HIDDEN_TABLES in storage.names(root) else []
-    return [name for name in names if also_dropped or not name.startswith(_DROPPED)]
+    return [name for name in names if also_dropped or not name.startswith(paths.DROPPED)]
 
 
 @contextmanager
@@ -190,7 +187,9 @@ def _drop(folder: str, name: str) -> None:
     """Delete a table: from one moment on it is not there."""
     path, storage = os.path.join(folder, name), storage_of(folder)
     if storage.is_local:
-        dropped = path if name.startswith(_DROPPED) else os.path.join(folder, f"{_DROPPED}{uuid4().hex}")
+        dropped = (
+            path if name.startswith(paths.DROPPED) else os.path.join(folder, f"{paths.DROPPED}{uuid4().hex}")
+        )
         if dropped != path:
             os.rename(path, dropped)
             sync_folder(folder)

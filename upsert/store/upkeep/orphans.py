@@ -148,12 +148,16 @@ def _delete(root: str, name: str) -> bool:
 
 
 def hidden_tables(root: str) -> Iterator[str]:
-    """Folders of the tables within a table's: those of a view, and of queries that write into the table."""
+    """Folders of the tables within a table's: those of a view, and of queries that write into the table.
+
+    Not those that a refresh deletes, or whose process died while it did: the next one deletes what is left.
+    """
     storage, inside = storage_of(root), storage_of(root).names(root)
     for folder in (paths.STAGES_FOLDER, paths.KEPT_ROWS_FOLDER):
         for name in sorted(storage.names(os.path.join(root, folder))) if folder in inside else ():
             path = os.path.join(root, folder, name)
-            if storage.exists(os.path.join(path, paths.TABLE_FILE)):
+            is_dropped = name.startswith(paths.DROPPED)
+            if not is_dropped and storage.exists(os.path.join(path, paths.TABLE_FILE)):
                 yield path
 
 

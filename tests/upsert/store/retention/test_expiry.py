@@ -1,6 +1,7 @@
 """What expiry keeps, what it says about the rest, and what clean-up takes away."""
 
 import os
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from upsert.store.commit.committer import Committer, Environment
 from upsert.store.metadata import history
 from upsert.store.retention.expiry import ExpiryWarning
 from upsert.store.upkeep.orphans import clean
+from upsert.views import hidden_tables
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 
@@ -161,6 +163,18 @@ def test_clean_goes_into_the_hidden_tables_of_a_table(table: Table, folder: str)
     assert table.clean(older_than_s=0) == 4
     assert_nothing_is_left_over(hidden)
     assert hidden.snapshot().scan().num_rows == 1
+
+
+def test_clean_leaves_a_hidden_table_alone_that_is_being_dropped(table: Table) -> None:
+    """It said that a manifest is missing and must be restored from a copy, until the view was refreshed."""
+    hidden = Table.create(Path(table.path, "stages", "of-a-view"), SCHEMA)
+    hidden.write(pa.table({"id": [1], "value": [1]}))
+    stages = Path(table.path, "stages")
+    assert run(lambda: hidden_tables._drop(str(stages), "of-a-view"), "view.within-drop") == KILLED
+    [dropped] = stages.iterdir()
+    shutil.rmtree(dropped / "manifest")  # so far it came
+    assert table.clean(older_than_s=0) == 0
+    assert (dropped / "table.json").exists()
 
 
 def test_a_clean_table_is_left_as_it_is(table: Table) -> None:
