@@ -164,7 +164,7 @@ def test_the_other_packages_work_beside_a_foreign_planner_which_the_alias_and_th
     assert python(use, tmp_path, REPOSITORY).stdout == f"{tmp_path / 'planner.py'}\n"
     for code in (
         "import deltajoin.planner",
-        "from deltajoin.cli.session import Session; Session('w', print).catalog",
+        "from deltajoin.cli.session import Session; Session('w', print).catalog.context.asked(None, None)",
     ):
         last = python(code, tmp_path, REPOSITORY).stderr.splitlines()[-1]
         assert f"the package 'planner' must be the one of this installation, in '{REPOSITORY}'; found" in last
