@@ -387,7 +387,7 @@ def converted(value: Any, type_: pa.DataType) -> Any:
         pa.scalar(found, type_)
         return found
     if pa.types.is_floating(type_):
-        return float(value)
+        return value if isinstance(value, float) else float(value) + 0.0  # zero has no sign in a DECIMAL
     if pa.types.is_decimal128(type_):
         number = Decimal(str(value))
         found = number.quantize(Decimal(1).scaleb(-type_.scale), context=_OF_DECIMALS)
