@@ -1,8 +1,7 @@
 """A SELECT of columns of one table as values, and a list of rows: what is answered without Spark (pure).
 
-sqlglot takes more than Spark does, such as a comma at the end of a list, or a WHERE behind a LIMIT. So a text
-is read here only where its clauses stand as Spark wants them. Any other text, and any word that is not known
-here, is left to Spark, which also says what is wrong with it.
+A text is read here only if it is written as Spark wants it, see `upsert.catalog.run.plain_words`. Any other
+text, and any word that is not known here, is left to Spark, which also says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -11,23 +10,20 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot.tokenizer_core import Token
 
 from upsert import types
+from upsert.catalog.run.plain_words import is_plain_list, is_plain_select
 from upsert.catalog.run.unknown_columns import unknown_column
 from upsert.errors import SchemaError
 from upsert.schema import Column
-from upsert.sql.dialect import START, outside_of_brackets, position, tokens_of, visible_name
+from upsert.sql.dialect import START, position, tokens_of, visible_name
 from upsert.sql.predicates import value_in
 from upsert.sql.query import QueryText
-
-_CLAUSES: Final = ("SELECT", "FROM", "WHERE", "ORDER", "LIMIT", "OFFSET")
-"""In the order in which Spark wants them."""
 
 _PARTS: Final = frozenset({"expressions", "from_", "where", "order", "limit", "offset"})
 _MOST_ROWS: Final = (1 << 31) - 1
@@ -67,7 +63,7 @@ def plain_select(query: QueryText, names: Sequence[str]) -> PlainSelect | None:
     ((('ID', 'id'), ('n', 'name')), (('name', (False, False)),), 5)
     >>> plain_select(QueryText.of("SELECT id + 1 FROM orders"), ["id", "name"])
     """
-    return _plain(query, query.tree, names)
+    return _plain(query, query.tree, names, is_computed=False)
 
 
 def plain_update(query: QueryText, names: Sequence[str]) -> tuple[PlainSelect, list[exp.Expr]] | None:
@@ -85,14 +81,17 @@ def plain_update(query: QueryText, names: Sequence[str]) -> tuple[PlainSelect, l
         return None
     values = [one.unalias() for one in tree.expressions[1:]]
     tree.set("expressions", tree.expressions[:1])
-    found = _plain(query, tree, names)
+    found = _plain(query, tree, names, is_computed=True)
     return None if found is None else (found, values)
 
 
-def _plain(query: QueryText, tree: exp.Expr, names: Sequence[str]) -> PlainSelect | None:
+def _plain(
+    query: QueryText, tree: exp.Expr, names: Sequence[str], *, is_computed: bool
+) -> PlainSelect | None:
     if not isinstance(tree, exp.Select) or not {part for part, given in tree.args.items() if given} <= _PARTS:
         return None
-    if query.is_piped or not _is_written_plainly(query):
+    words = None if query.is_piped else _words(query)
+    if words is None or not is_plain_select(words, is_computed=is_computed):
         return None
     table = tree.args["from_"].this
     if not _is_alone(table):
@@ -113,27 +112,10 @@ def _is_alone(table: exp.Expr) -> bool:
     return {part for part, given in table.args.items() if given} <= known and not (alias and alias.columns)
 
 
-def _is_written_plainly(query: QueryText) -> bool:
-    """Whether the clauses stand in Spark's order, no list ends with a comma, and no text has a backslash."""
+def _words(query: QueryText) -> Sequence[Token] | None:
+    """The words of a text; None if one has a backslash, for two readers may differ in what it escapes."""
     text = query.worded.text
-    if "\\" in text:
-        return False  # two readers of texts may differ in what it escapes
-    tokens = tokens_of(text, query.subject)
-    clauses = [_CLAUSES.index(one.text.upper()) for one in outside_of_brackets(tokens) if _begins_clause(one)]
-    return clauses == sorted(set(clauses)) and not any(_ends_a_list(tokens))
-
-
-def _begins_clause(token: Token) -> bool:
-    is_text = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
-    return not is_text and token.text.upper() in _CLAUSES
-
-
-def _ends_a_list(tokens: Sequence[Token]) -> Iterator[bool]:
-    """For each comma whether nothing stands behind it."""
-    yield bool(tokens) and tokens[-1].token_type is TokenType.COMMA
-    for token, following in pairwise(tokens):
-        if token.token_type is TokenType.COMMA:
-            yield following.token_type is TokenType.R_PAREN or _begins_clause(following)
+    return None if "\\" in text else tokens_of(text, query.subject)
 
 
 class NotPlainError(Exception):
@@ -285,7 +267,7 @@ def listed_rows(query: QueryText, columns: Sequence[Column], zone: str | None) -
         "expressions"
     }:
         return None
-    if not _is_written_plainly(query):
+    if (words := _words(query)) is None or not is_plain_list(words):
         return None
     rows = [one.expressions if isinstance(one, exp.Tuple) else [one] for one in tree.expressions]
     if any(len(row) != len(columns) for row in rows):
@@ -324,7 +306,9 @@ def _literal(node: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
         text = node.this.name if isinstance(node, exp.Neg) else node.name
         if type_ == pa.float32() and not re.fullmatch("[0-9]{1,7}", text):
             return None  # Python would round it twice
-        return value_in(node, type_, zone)
+        value = value_in(node, type_, zone)
+        has_sign = not isinstance(value, float) or "e" in text.lower()
+        return value if has_sign else value + 0.0  # -0.0 is a DECIMAL, whose zero has none
     return None
 
 

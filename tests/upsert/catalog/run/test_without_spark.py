@@ -229,12 +229,32 @@ def test_orders_are_sparks(spark: SparkSession, filled: Catalog) -> None:
     "text",
     [
         "SELECT id, FROM kinds",
+        "SELECT id,, name FROM kinds",
+        "SELECT , id FROM kinds",
+        "SELECT FROM kinds",
+        "SELECT id AS , name AS n FROM kinds",
+        "SELECT id AS 'x' FROM kinds",
+        'SELECT id AS "x" FROM kinds',
+        "SELECT id AS süß FROM kinds",
+        "SELECT id, name DIV FROM kinds",
+        "SELECT id:, name FROM kinds",
+        "SELECT name @ MOD ? FROM kinds",
+        "SELECT id FROM .kinds",
+        "SELECT id FROM kinds * AS k",
+        "SELECT id FROM kinds AS left WHERE id = 1",
+        "SELECT id FROM kinds LIMIT 5, 2",
+        "SELECT id FROM kinds OFFSET 1 ROWS",
+        "SELECT id FROM kinds LIMIT 5 PERCENT",
+        "SELECT id FROM kinds WHERE ratio >= 1.5e- ! 1",
+        "SELECT id FROM kinds WHERE id IN (1,,2)",
+        "SELECT id FROM kinds WHERE id IN (, 2)",
         "SELECT * FROM kinds LIMIT 1 ORDER BY id",
         "SELECT * FROM kinds ORDER BY id WHERE id = 1",
         "SELECT * FROM kinds WHERE id IN (1,)",
         "SELECT id FROM kinds ORDER BY 2",
         "SELECT id, name AS id FROM kinds ORDER BY id",
         "SELECT user FROM kinds",
+        "SELECT current_path FROM kinds",
         "SELECT kinds.nix FROM kinds",
         "SELECT other.id FROM kinds",
         "SELECT id + 1 FROM kinds",
@@ -383,6 +403,7 @@ LISTS = (
     ("id, whole", "(1, -2147483648), (2, NULL), (3, 2147483647)"),
     ("id, ratio", "(1, 1), (2, 2.5), (3, -1e3), (4, 0.1)"),
     ("id, single", "(1, 9999999), (2, -3)"),
+    ("id, ratio, single", "(1, -0, -0), (2, -0.0, 0), (3, -0e0, NULL)"),
     ("id, price", "(1, 1.25), (2, -3), (3, NULL)"),
     ("id, large", "(1, 1234567890123456.1), (2, 0.0000000001)"),
     ("id, name, short, fixed", "(1, 'it''s', 'abc', 'a'), (2, \"q\", '', NULL)"),
@@ -437,6 +458,7 @@ def test_other_lists_are_sparks(tmp_path: Path) -> None:
     catalog.sql(TARGET)
     for columns, values in NOT_HERE:
         assert needs_spark(catalog, f"INSERT INTO target ({columns}) VALUES {values}"), (columns, values)
+    assert needs_spark(catalog, "INSERT INTO target (id) + VALUES (1)")
     assert needs_spark(catalog, "INSERT INTO target (id) SELECT 1")
     assert needs_spark(catalog, "INSERT OVERWRITE target (id) VALUES (1)")
     assert needs_spark(catalog, "INSERT INTO target /*+ OPTIONS('mergeSchema' = 'true') */ (id) VALUES (1)")
@@ -458,6 +480,8 @@ UPDATES = (
     "kinds SET whole = CASE WHEN flag THEN whole ELSE -1 END, price = NULL WHERE name LIKE '%e%' OR flag",
     "kinds SET tags = NULL, name = coalesce(short, name), day = DATE '2020-01-01' WHERE length(name) = 3",
     "kinds SET whole = 5 WHERE id = 3",
+    "kinds SET ratio = -0.0, single = -0 WHERE id < 0",
+    "kinds SET ratio = CASE WHEN flag THEN ratio ELSE -0.0 END",
     "kinds SET NAME = 'tea', Flag = TRUE, raw = NULL WHERE id IN (1, 2, -3, 4)",
     "kinds SET day = DATE '2020-02-29', price = -1.25 WHERE whole = 1 OR whole IS NULL",
     "kinds AS k SET k.single = 3, small = -7 WHERE k.name = 'tea' AND NOT k.flag",
