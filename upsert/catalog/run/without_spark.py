@@ -23,7 +23,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upsert import types
-from upsert.catalog.run.assignments import default_text
+from upsert.catalog.run.assignments import default_text, has_ansi_casts
 from upsert.catalog.run.plain_select import (
     Columns,
     NotPlainError,
@@ -197,11 +197,13 @@ def _with_kinds(rows: Mapping[RowKind, pa.Table]) -> pa.Table:
 class _Settings:
     """How a session reads SQL: as Spark does by default, in a time zone; None: an unknown one.
 
-    ``most_read`` is how many bytes of files this process reads sooner than Spark.
+    ``most_read`` is how many bytes of files this process reads sooner than Spark. Without ``is_ansi`` values
+    of two types may meet in another one: an INT and a FLOAT in a FLOAT.
     """
 
     zone: str | None
     most_read: int
+    is_ansi: bool = True
 
     @classmethod
     def of(cls, context: Context) -> _Settings | None:
@@ -221,7 +223,7 @@ class _Settings:
         if is_connect(spark) or is_read_otherwise(spark, text):
             return None
         own = zone(spark)
-        return cls(own if _is_zone(own) else None, _MOST_BYTES)
+        return cls(own if _is_zone(own) else None, _MOST_BYTES, has_ansi_casts(spark))
 
 
 def is_read_by_default(context: Context) -> bool:
@@ -431,6 +433,8 @@ class _Given:
             UnknownColumnError: it names a column that the table does not have.
         """
         columns = Columns(query, plain.called, self.source.names)
+        if not self.settings.is_ansi:
+            return None
         if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
             return None  # Spark has no literal for it
         try:

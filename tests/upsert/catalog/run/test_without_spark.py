@@ -530,6 +530,21 @@ def test_updates_and_deletions_make_sparks_rows(spark: SparkSession, tmp_path: P
         assert rows[0] == rows[1], text
 
 
+def test_without_ansi_an_int_and_a_float_meet_as_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql("CREATE TABLE t (id INT, f FLOAT, w INT, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+    table = catalog.table("t")
+    rows = [{"id": 1, "f": float(1 << 24), "w": (1 << 24) + 1, "n": 0}]
+    table.write(pa.Table.from_pylist(rows, table.schema.arrow))
+    for is_ansi, found in (("true", 0), ("false", 1)):
+        spark.conf.set("spark.sql.ansi.enabled", is_ansi)
+        try:
+            catalog.sql("UPDATE t SET n = 1 WHERE f = w", spark)
+        finally:
+            spark.conf.unset("spark.sql.ansi.enabled")
+        assert catalog.table("t").snapshot().scan()["n"].to_pylist() == [found]
+
+
 def test_other_updates_are_sparks(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "warehouse")
     catalog.sql(TARGET)
