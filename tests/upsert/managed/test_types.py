@@ -110,7 +110,7 @@ def catalog(tmp_path: Path) -> Catalog:
 def test_a_session_without_times_is_told_how_it_gets_them(catalog: Catalog, spark: SparkSession) -> None:
     catalog.sql("CREATE TABLE trains (id INT, at TIME, PRIMARY KEY (id) NOT ENFORCED)")
     with pytest.raises(ConfigurationError, match=r"conf\.set\('spark\.sql\.timeType\.enabled', 'true'\)"):
-        catalog.sql("INSERT INTO trains (id) VALUES (1)", spark)
+        catalog.sql("INSERT INTO trains (id) SELECT 1", spark)
 
 
 def drawn_rows(rng: random.Random, ids: Sequence[int]) -> pa.Table:

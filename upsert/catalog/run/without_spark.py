@@ -79,7 +79,7 @@ def selected(context: Context, spark: SparkSession | None, statement: s.Select) 
         return given.rows(query, plain) if are_ordered else None
 
     rows = _unless_variable(spark, found)
-    return None if rows is None else _as_spark(rows, given.settings.zone)
+    return None if rows is None else _as_spark(rows)
 
 
 def listed(
@@ -183,9 +183,7 @@ def _value(
         return None
     if (values := literals([node.unnest()], column, given.settings.zone)) is not None:
         return Const(values[0], column.type)
-    found = given.condition(query, plain, node)
-    is_own = found is not None and type_of(found, given.type_of) == column.type
-    return found if is_own else None
+    return given.condition(query, plain, node, column.type)
 
 
 def _with_kinds(rows: Mapping[RowKind, pa.Table]) -> pa.Table:
@@ -426,8 +424,10 @@ class _Given:
         """The type of a column."""
         return self.source.types[ref.column]
 
-    def condition(self, query: QueryText, plain: PlainSelect, tree: exp.Expr) -> Condition | None:
-        """What an expression of the query is; None for one that Spark may evaluate otherwise.
+    def condition(
+        self, query: QueryText, plain: PlainSelect, tree: exp.Expr, wanted: pa.DataType
+    ) -> Condition | None:
+        """What an expression of the query is; None for one of another type, or that is Spark's.
 
         Raises:
             UnknownColumnError: it names a column that the table does not have.
@@ -438,9 +438,10 @@ class _Given:
         if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
             return None  # Spark has no literal for it
         try:
-            return condition_of(
+            found = condition_of(
                 tree, lambda node: Ref(0, columns.column(node)), self.type_of, query.subject, "found"
             )
+            return found if type_of(found, self.type_of) == wanted else None
         except UnknownColumnError:
             raise
         except (SchemaError, ConfigurationError, NotPlainError):
@@ -463,8 +464,8 @@ class _Given:
         if schema is not None:
             with suppress(SchemaError):  # it may be more than comparisons with literals
                 return _Asked(alternatives(plain.where, schema, own, query.subject, plain.called))
-        rest = self.condition(query, plain, plain.where)
-        if rest is None or type_of(rest, self.type_of) != pa.bool_():
+        rest = self.condition(query, plain, plain.where, pa.bool_())
+        if rest is None:
             return None
         (reference,) = query.references
         return _Asked([] if schema is None else pushed(reference.where, schema, own), rest)
@@ -501,18 +502,15 @@ def _found(plain: PlainSelect, source: _Source, asked: _Asked) -> pa.Table | Non
     return InArrow(first, columns, schema).rows([pa.concat_tables(parts)]).slice(plain.offset)
 
 
-def _as_spark(rows: pa.Table, zone: str | None) -> pa.Table | None:
-    """Rows in the types of ``DataFrame.toArrow``; None where these have a zone that is not known."""
-    inner = [part for type_ in rows.schema.types for part in types.within(type_)]
-    if zone is None and any(pa.types.is_timestamp(type_) and type_.tz is not None for type_ in inner):
-        return None
+def _as_spark(rows: pa.Table) -> pa.Table:
+    """Rows in the types of ``DataFrame.toArrow``."""
 
-    def in_session(type_: pa.DataType) -> pa.DataType:
+    def in_spark(type_: pa.DataType) -> pa.DataType:
         if pa.types.is_timestamp(type_):
-            return pa.timestamp("us", None if type_.tz is None else zone)
-        return types.in_spark(type_) if types.is_scalar(type_) else types.with_inner(type_, in_session)
+            return types.TIMESTAMP_NTZ if type_.tz is None else types.TIMESTAMP
+        return types.in_spark(type_) if types.is_scalar(type_) else types.with_inner(type_, in_spark)
 
-    wanted = [in_session(type_) for type_ in rows.schema.types]
+    wanted = [in_spark(type_) for type_ in rows.schema.types]
     columns = [
         column if column.type == type_ else column.cast(type_)
         for column, type_ in zip(rows.columns, wanted, strict=True)
