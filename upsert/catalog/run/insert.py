@@ -87,7 +87,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         )
     query, options = target.query(statement), context.options.forwarded()
     session = None if active(spark) is None else needed(spark, what, options)
-    if not is_streaming and (write := _write_of_list(context, session, statement, target)) is not None:
+    if not is_streaming and (write := _write_of_list(context, session, statement, target, query)) is not None:
         return write
     if session is None:
         check_tables(context, query)
@@ -106,13 +106,13 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
 
 
 def _write_of_list(
-    context: Context, session: SparkSession | None, statement: s.Insert, target: Target
+    context: Context, session: SparkSession | None, statement: s.Insert, target: Target, query: QueryText
 ) -> Callable[[], Result] | None:
     """What writes a list of rows without Spark; None where that is needed."""
     table, says_more = target.table, target.partition or target.dynamic or target.options
     if not isinstance(table, Table) or says_more or statement.overwrite or not statement.query.is_list:
         return None
-    rows = listed(context, session, target.query(statement), target.columns, target.schema)
+    rows = listed(context, session, query, target.columns, target.schema)
     if rows is None:
         return None
 

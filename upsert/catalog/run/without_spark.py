@@ -100,9 +100,9 @@ def listed(
     given = dict(zip((column.name for column in columns), values, strict=True))
     for column in schema.columns:
         if column.name not in given:
-            text = default_text(column)
-            default = expression_tree(text, query.subject).unnest()
-            if "\\" in text or (found := literals([default], column, settings.zone)) is None:
+            default = _default(column, query.subject)
+            found = None if default is None else literals([default], column, settings.zone)
+            if found is None:
                 return None
             given[column.name] = found * count
     return pa.table({column.name: pa.array(given[column.name], column.type) for column in schema.columns})
@@ -177,13 +177,17 @@ def _value(
     query: QueryText, plain: PlainSelect, given: _Given, column: Column, node: exp.Expr | None
 ) -> Condition | None:
     """What a column gets of each row, its DEFAULT for None; None where Spark would convert it."""
-    text = default_text(column) if node is None else ""
-    node = expression_tree(text, query.subject).unnest() if node is None else node
-    if "\\" in text:
+    if node is None and (node := _default(column, query.subject)) is None:
         return None
     if (values := literals([node.unnest()], column, given.settings.zone)) is not None:
         return Const(values[0], column.type)
     return given.condition(query, plain, node, column.type)
+
+
+def _default(column: Column, subject: str) -> exp.Expr | None:
+    """The DEFAULT of a column, NULL for none; None where two readers may differ in what its text escapes."""
+    text = default_text(column)
+    return None if "\\" in text else expression_tree(text, subject).unnest()
 
 
 def _with_kinds(rows: Mapping[RowKind, pa.Table]) -> pa.Table:

@@ -383,7 +383,7 @@ def test_who_only_shows_rows_needs_no_job_for_them(
     with pytest.raises(SchemaError, match="did you mean 'name'"):
         filled.sql("SELECT nmae FROM kinds", spark)
     spark.sql("DECLARE OR REPLACE VARIABLE here INT DEFAULT 7")
-    assert filled.sql("SELECT here FROM kinds WHERE id = 1", spark).rows.column(0).to_pylist() in ([7], [])
+    assert filled.sql("SELECT here FROM kinds LIMIT 1", spark).rows.column(0).to_pylist() == [7]
     monkeypatch.setattr(filled.context, "gives_rows", False)
     assert isinstance(filled.sql(text, spark), Frame)
 
