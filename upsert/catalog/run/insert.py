@@ -30,7 +30,7 @@ from upsert.catalog.run.definitions import changeable, refuse_view
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import check_stable, check_tables, frame
 from upsert.catalog.run.scans import check_read_alike
-from upsert.catalog.run.without_spark import listed
+from upsert.catalog.run.without_spark.statements import listed
 from upsert.catalog.session import TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, PartlyExecutedError, SchemaError, own_errors_first

@@ -23,7 +23,8 @@ from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import STATES, Scan, as_read_by, unstable_column
 from upsert.catalog.run.unknown_columns import taken_for_a_field, unknown_column
-from upsert.catalog.run.without_spark import is_read_by_default, selected
+from upsert.catalog.run.without_spark.settings import is_read_by_default
+from upsert.catalog.run.without_spark.statements import selected
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import (

@@ -19,7 +19,7 @@ from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.rows_found import FoundRows, rows_found
 from upsert.catalog.run.scans import is_read_otherwise, zone
-from upsert.catalog.run.without_spark import deleted, updated
+from upsert.catalog.run.without_spark.statements import deleted, updated
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.options import boolean

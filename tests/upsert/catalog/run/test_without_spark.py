@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Found, Frame, Result
-from upsert.catalog.run import insert, row_changes, without_spark
+from upsert.catalog.run import insert, row_changes
+from upsert.catalog.run.without_spark import settings, source, statements
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import SchemaError, UpsertError
 
@@ -389,12 +390,12 @@ def test_who_only_shows_rows_needs_no_job_for_them(
 
 
 def test_many_rows_are_sparks(filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(without_spark, "_MOST_BYTES", 100)
+    monkeypatch.setattr(source, "MOST_BYTES", 100)
     assert needs_spark(filled, "SELECT * FROM kinds")
     assert needs_spark(filled, "SELECT * FROM kinds ORDER BY id LIMIT 1")
     assert not needs_spark(filled, "SELECT id FROM kinds LIMIT 3")
     assert not needs_spark(filled, "SELECT count(*) FROM kinds")
-    monkeypatch.setattr(without_spark, "_MOST_READ", 100)
+    monkeypatch.setattr(settings, "_MOST_READ", 100)
     assert needs_spark(filled, "SELECT count(*) FROM kinds")
     assert not needs_spark(filled, "SELECT id FROM kinds LIMIT 3")
 
@@ -568,7 +569,7 @@ def test_an_update_by_literals_sees_what_others_commit_meanwhile(
 ) -> None:
     catalog = Catalog(tmp_path / "warehouse")
     catalog.sql("CREATE TABLE t (id INT, v INT, s STRING, PRIMARY KEY (id) NOT ENFORCED)")
-    table, own, found = catalog.table("t"), without_spark.updated, list[pa.Table | None]()
+    table, own, found = catalog.table("t"), statements.updated, list[pa.Table | None]()
     table.write(pa.table({"id": [1, 2], "v": [1, 1], "s": ["a", "a"]}))
 
     def meanwhile(*given: Any) -> pa.Table | None:

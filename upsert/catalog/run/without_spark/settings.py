@@ -1,0 +1,122 @@
+"""How a session reads SQL, where it is known without one: Spark's defaults, in a time zone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from upsert.catalog.run.assignments import has_ansi_casts
+from upsert.catalog.run.scans import is_read_otherwise, zone
+from upsert.spark.connect import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from upsert.catalog.context import Context
+
+MOST_BYTES: Final = 64 << 20
+"""Of rows that are found, and of files where there is a session; Spark gives more of them to its tasks."""
+
+_MOST_READ: Final = 512 << 20
+"""Of files where there is none, and neither a key nor a LIMIT says that few rows are read."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a session reads SQL: as Spark does by default, in a time zone; None: an unknown one.
+
+    ``most_read`` is how many bytes of files this process reads sooner than Spark. Without ``is_ansi`` values
+    of two types may meet in another one: an INT and a FLOAT in a FLOAT.
+    """
+
+    zone: str | None
+    most_read: int
+    is_ansi: bool = True
+
+    @classmethod
+    def of(cls, context: Context) -> Settings | None:
+        """Those of a session that is still to come; None if it may read a text otherwise."""
+        given = {**context.settings, **context.options.forwarded()}
+        of_sql = {key: value for key, value in given.items() if key.startswith("spark.sql.")}
+        own = of_sql.pop(_ZONE, None)
+        if of_sql or _are_said_elsewhere(os.environ):
+            return None
+        if own is None:
+            return cls(_zone_of_machine(os.environ), _MOST_READ)
+        return cls(own, _MOST_READ) if _is_zone(own) else None
+
+    @classmethod
+    def of_session(cls, spark: SparkSession, text: str) -> Settings | None:
+        """Those of a session; None if it may read a text otherwise, or is one whose files are elsewhere."""
+        if is_connect(spark) or is_read_otherwise(spark, text):
+            return None
+        own = zone(spark)
+        return cls(own if _is_zone(own) else None, MOST_BYTES, has_ansi_casts(spark))
+
+
+def is_read_by_default(context: Context) -> bool:
+    """Whether a session that is still to come has Spark's default settings of SQL, as far as is known."""
+    return Settings.of(context) is not None
+
+
+_ZONE: Final = "spark.sql.session.timeZone"
+_OF_SUBMIT: Final = (
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_SUBMIT_OPTS",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+)
+_MODES: Final = ("SPARK_ANSI_SQL_MODE", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+"""Variables by which all sessions of an environment have other settings."""
+
+
+def _are_said_elsewhere(environ: Mapping[str, str]) -> bool:
+    """Whether Spark's configuration may say how SQL is read."""
+    if any(environ.get(name) for name in _MODES):
+        return True
+    if any(
+        "spark.sql" in environ.get(name, "") or "spark.remote" in environ.get(name, "") for name in _OF_SUBMIT
+    ):
+        return True
+    home = environ.get("SPARK_HOME") or _home_of_pyspark()
+    folder = environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError):
+        return True  # Spark says what is wrong with it
+    return "spark.sql" in text or "spark.remote" in text
+
+
+def _home_of_pyspark() -> str:
+    import pyspark
+
+    return os.path.dirname(os.path.abspath(pyspark.__file__))
+
+
+def _zone_of_machine(environ: Mapping[str, str]) -> str | None:
+    """The zone that Java takes for this machine's; None where it is not sure."""
+    if any("user.timezone" in environ.get(name, "") for name in _OF_SUBMIT):
+        return None
+    if (name := environ.get("TZ")) is not None:
+        return name if _is_zone(name) else None
+    name = os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
+    try:
+        told = Path("/etc/timezone").read_text(encoding="utf-8").strip()
+    except OSError:
+        told = name
+    return name if name == told and _is_zone(name) else None
+
+
+def _is_zone(name: str) -> bool:
+    """Whether Java, Python and Arrow know a zone by the name."""
+    try:
+        return bool(ZoneInfo(name).key) and not name.startswith(("posix", "right"))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False

@@ -1,0 +1,182 @@
+"""Statements that need no Spark: a SELECT of columns of one table, a list of rows, many an UPDATE and DELETE.
+
+A SELECT is one where there is no session, or rows are wanted, for else its result is a DataFrame; the others
+always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upsert import types
+from upsert.catalog.run.assignments import default_text
+from upsert.catalog.run.without_spark.literals import listed_rows, literals
+from upsert.catalog.run.without_spark.select import (
+    PlainSelect,
+    UnknownColumnError,
+    plain_select,
+    plain_update,
+)
+from upsert.catalog.run.without_spark.settings import Settings
+from upsert.catalog.run.without_spark.source import Given, Source
+from upsert.conditions.expressions import Condition, Const, Field, Ref
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column, TableSchema
+from upsert.sql.dialect import expression_tree
+from upsert.store.rows.computed import InArrow, NotInArrowError, Projected
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from upsert.catalog.context import Context
+    from upsert.sql import statements as s
+    from upsert.sql.query import QueryText
+
+
+def selected(context: Context, spark: SparkSession | None, statement: s.Select) -> pa.Table | None:
+    """The rows of a query, as ``DataFrame.toArrow`` would give them; None where Spark is needed."""
+    query = statement.query
+    if context.options.is_streaming or (given := Given.of(context, spark, query)) is None:
+        return None
+
+    def found() -> pa.Table | None:
+        if (plain := plain_select(query, given.source.names)) is None:
+            return None
+        are_ordered = all(types.is_scalar(given.source.types[column]) for column, _ in plain.orders)
+        return given.rows(query, plain) if are_ordered else None
+
+    rows = _unless_variable(spark, found)
+    return None if rows is None else _as_spark(rows)
+
+
+def listed(
+    context: Context,
+    spark: SparkSession | None,
+    query: QueryText,
+    columns: Sequence[Column],
+    schema: TableSchema,
+) -> pa.Table | None:
+    """The rows of a list, with all columns that a table has; None where Spark is needed.
+
+    ``columns`` are those that the list gives, in its order. A session may be there, which counts then.
+    """
+    settings = Settings.of(context) if spark is None else Settings.of_session(spark, query.text)
+    if settings is None or (values := listed_rows(query, columns, settings.zone)) is None:
+        return None
+    count = len(query.tree.expressions)
+    given = dict(zip((column.name for column in columns), values, strict=True))
+    for column in schema.columns:
+        if column.name not in given:
+            default = _default(column, query.subject)
+            found = None if default is None else literals([default], column, settings.zone)
+            if found is None:
+                return None
+            given[column.name] = found * count
+    return pa.table({column.name: pa.array(given[column.name], column.type) for column in schema.columns})
+
+
+def updated(
+    context: Context, spark: SparkSession | None, statement: s.Update, schema: TableSchema, snapshot: int
+) -> pa.Table | None:
+    """What an UPDATE makes of the rows of a snapshot that it finds; None where Spark is needed.
+
+    In a table without a key the rows of before are among them, as deletions.
+    """
+    given = Given.of(context, spark, statement.rows, snapshot)
+    if given is None:
+        return None
+    return _unless_variable(spark, lambda: _updated(given, statement, schema))
+
+
+def deleted(context: Context, spark: SparkSession | None, query: QueryText, snapshot: int) -> pa.Table | None:
+    """The rows of a snapshot that a DELETE finds, as deletions; None where Spark is needed."""
+    given = Given.of(context, spark, query, snapshot)
+    if given is None:
+        return None
+
+    def found() -> pa.Table | None:
+        plain = plain_select(query, given.source.names)
+        return None if plain is None else given.rows(query, plain)
+
+    rows = _unless_variable(spark, found)
+    return None if rows is None else _with_kinds({RowKind.DELETE: rows})
+
+
+def _unless_variable(spark: SparkSession | None, found: Callable[[], pa.Table | None]) -> pa.Table | None:
+    """What is found; None where a name is no column, and a session may have a variable that is called so."""
+    try:
+        return found()
+    except UnknownColumnError:
+        if spark is None:
+            raise
+        return None
+
+
+def _updated(given: Given, statement: s.Update, schema: TableSchema) -> pa.Table | None:
+    query = statement.rows
+    if (read := plain_update(query, given.source.names)) is None:
+        return None
+    plain, nodes = read
+    values = dict[str, Condition]()
+    for name, node in zip(statement.columns, nodes, strict=True):
+        own = None if name in statement.defaults else node
+        if (value := _value(query, plain, given, schema.column(name), own)) is None:
+            return None
+        values[name] = value
+    found = given.rows(query, plain)
+    return None if found is None else _with_values(found, given.source, values, schema)
+
+
+def _with_values(
+    rows: pa.Table, source: Source, values: Mapping[str, Condition], schema: TableSchema
+) -> pa.Table | None:
+    """Rows with the values that some columns get; None where Spark says what overflows."""
+    names = rows.column_names
+    outputs = tuple((name, values.get(name, Field(Ref(0, name)))) for name in names)
+    try:
+        new = InArrow(Projected(source.filtered(None), outputs), (*names,), rows.schema).rows([rows])
+    except NotInArrowError:
+        return None
+    return new if schema.primary_key else _with_kinds({RowKind.DELETE: rows, RowKind.INSERT: new})
+
+
+def _value(
+    query: QueryText, plain: PlainSelect, given: Given, column: Column, node: exp.Expr | None
+) -> Condition | None:
+    """What a column gets of each row, its DEFAULT for None; None where Spark would convert it."""
+    if node is None and (node := _default(column, query.subject)) is None:
+        return None
+    if (values := literals([node.unnest()], column, given.settings.zone)) is not None:
+        return Const(values[0], column.type)
+    return given.condition(query, plain, node, column.type)
+
+
+def _default(column: Column, subject: str) -> exp.Expr | None:
+    """The DEFAULT of a column, NULL for none; None where two readers may differ in what its text escapes."""
+    text = default_text(column)
+    return None if "\\" in text else expression_tree(text, subject).unnest()
+
+
+def _with_kinds(rows: Mapping[RowKind, pa.Table]) -> pa.Table:
+    kinds = pa.chunked_array([pa.repeat(kind.value, one.num_rows) for kind, one in rows.items()], pa.string())
+    return pa.concat_tables(rows.values()).append_column(ROW_KIND_COLUMN, kinds)
+
+
+def _as_spark(rows: pa.Table) -> pa.Table:
+    """Rows in the types of ``DataFrame.toArrow``."""
+
+    def in_spark(type_: pa.DataType) -> pa.DataType:
+        if pa.types.is_timestamp(type_):
+            return types.TIMESTAMP_NTZ if type_.tz is None else types.TIMESTAMP
+        return types.in_spark(type_) if types.is_scalar(type_) else types.with_inner(type_, in_spark)
+
+    wanted = [in_spark(type_) for type_ in rows.schema.types]
+    columns = [
+        column if column.type == type_ else column.cast(type_)
+        for column, type_ in zip(rows.columns, wanted, strict=True)
+    ]
+    return pa.table(columns, names=rows.column_names)

@@ -1,0 +1,139 @@
+"""Which texts are written as Spark wants them, as far as is known here; any other is left to Spark (pure).
+
+sqlglot passes over a comma too many, a dot, the words behind a LIMIT, and takes for a name what is none to
+Spark; its tree does not tell. So the words of each clause but a condition must have a known form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from upsert.sql.dialect import tokens_of
+from upsert.sql.query import QueryText
+
+
+class NotPlainError(Exception):
+    """A part of the query is Spark's."""
+
+
+_CLAUSES: Final = ("SELECT", "FROM", "WHERE", "ORDER", "LIMIT", "OFFSET")
+"""In the order in which Spark wants them."""
+
+_WORDS: Final = frozenset({*_CLAUSES, "BY", "AS", "ASC", "DESC", "NULLS", "ALL", "DISTINCT", "VALUES"})
+"""They are no names here, also where Spark would take them for such."""
+
+_FUNCTION: Final = "CURRENT_PATH"
+"""Spark calls it also where a column has the name."""
+
+_WITH_TEXT: Final = (TokenType.STRING, TokenType.IDENTIFIER)
+_NAME: Final = re.compile("[A-Za-z0-9_]+")
+_NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.I)
+_NAME_OF_TABLE: Final = re.compile("[A-Za-z0-9_$]+")
+
+_COLUMN: Final = r"[nk](?: \. [nk])*"
+_ITEM: Final = rf"(?:\*|{_COLUMN} \. \*|(?:{_COLUMN}|n \( \* \))(?: AS [nk]| n)?)"
+_VERSION: Final = r"(?: (?:k )?[nk] AS n (?:1|'|k '))?"
+_ORDER: Final = rf"(?:{_COLUMN}|1)(?: ASC| DESC)?(?: NULLS [nk])?"
+_FORMS: Final = {
+    "SELECT": re.compile(rf"SELECT {_ITEM}(?: , {_ITEM})*"),
+    "FROM": re.compile(rf"FROM [nk](?: \. [nk]){{0,2}}{_VERSION}(?: (?:AS )?n)?"),
+    "ORDER": re.compile(rf"ORDER BY {_ORDER}(?: , {_ORDER})*"),
+    "LIMIT": re.compile("LIMIT 1"),
+    "OFFSET": re.compile("OFFSET 1"),
+}
+"""The words of clauses as `_sign` has them: n and k are names, a number is 1, a text is '."""
+
+
+def words_of(query: QueryText) -> Sequence[Token] | None:
+    """The words of a text; None if one has a backslash, for two readers may differ in what it escapes."""
+    text = query.worded.text
+    return None if "\\" in text else tokens_of(text, query.subject)
+
+
+def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bool:
+    """Whether a SELECT stands in Spark's order and forms; ``is_computed``: its list has expressions.
+
+    >>> from upsert.sql.dialect import tokens_of
+    >>> texts = ["SELECT a, t.b AS c FROM t WHERE a IN (1, 2) LIMIT 1", "SELECT a,, b FROM t"]
+    >>> [is_plain_select(tokens_of(text, "query")) for text in texts]
+    [True, False]
+    """
+    if any(word.text.upper() == _FUNCTION and word.token_type not in _WITH_TEXT for word in tokens):
+        return False
+    clauses = list(_clauses(tokens))
+    names = [words[0].text.upper() for words in clauses]
+    if names[:2] != ["SELECT", "FROM"] or names != sorted(set(names), key=_CLAUSES.index):
+        return False
+    free = {"WHERE", "SELECT"} if is_computed else {"WHERE"}
+    return all(
+        _is_plain(words) if name in free else _FORMS[name].fullmatch(_form(words, name)) is not None
+        for name, words in zip(names, clauses, strict=True)
+    )
+
+
+def is_plain_list(tokens: Sequence[Token]) -> bool:
+    """Whether ``VALUES (…), (…)`` has only signs that both read alike.
+
+    >>> from upsert.sql.dialect import tokens_of
+    >>> texts = ["VALUES (1, 'a'), (2, NULL)", "VALUES (1, 'a',), (2, NULL)"]
+    >>> [is_plain_list(tokens_of(text, "query")) for text in texts]
+    [True, False]
+    """
+    return tokens[0].token_type is TokenType.VALUES and _is_plain(tokens)
+
+
+def _clauses(tokens: Sequence[Token]) -> Iterator[list[Token]]:
+    """The words of each clause."""
+    depth, words = 0, list[Token]()
+    for token in tokens:
+        depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
+        depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
+        if depth == 0 and token.token_type not in _WITH_TEXT and token.text.upper() in _CLAUSES and words:
+            yield words
+            words = []
+        words.append(token)
+    if words:
+        yield words
+
+
+def _form(words: Sequence[Token], clause: str) -> str:
+    return " ".join(_sign(word, _NAME_OF_TABLE if clause == "FROM" else _NAME) for word in words)
+
+
+def _sign(token: Token, name: re.Pattern[str]) -> str:
+    """What of a word its form depends on; k is a name that is a keyword of sqlglot's."""
+    match token.token_type:
+        case TokenType.IDENTIFIER:
+            return "n"
+        case TokenType.STRING:
+            return "'"
+        case TokenType.NUMBER:
+            return "1"
+    if token.text.upper() in _WORDS:
+        return token.text.upper()
+    if name.fullmatch(token.text) is None:
+        return token.text
+    return "n" if token.token_type is TokenType.VAR else "k"
+
+
+def _is_plain(words: Sequence[Token]) -> bool:
+    """Whether no list has a comma too many, and names without quotes and numbers have Spark's letters."""
+    if words[-1].token_type is TokenType.COMMA:
+        return False
+    others = [word for word in words if word.token_type not in _WITH_TEXT]
+    if any(not word.text.isascii() or "$" in word.text for word in others):
+        return False
+    numbers = (word.text for word in others if word.token_type is TokenType.NUMBER)
+    if not all(map(_NUMBER.fullmatch, numbers)):
+        return False
+    ends = (TokenType.COMMA, TokenType.L_PAREN, TokenType.SELECT, TokenType.VALUES)
+    return not any(
+        (one.token_type in ends and other.token_type is TokenType.COMMA)
+        or (one.token_type is TokenType.COMMA and other.token_type is TokenType.R_PAREN)
+        for one, other in pairwise(words)
+    )
