@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Found, Frame, Result
 from upsert.catalog.run import insert, row_changes
-from upsert.catalog.run.without_spark import settings, source, statements
 from upsert.catalog.run.jobs import SparkNeededError
+from upsert.catalog.run.without_spark import settings, source, statements
 from upsert.errors import SchemaError, UpsertError
 
 pytestmark = pytest.mark.spark
