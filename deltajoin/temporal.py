@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, TimestampType
 
-from deltajoin.core.codes import codes_of_keys, common_key_type, have_values, key_columns
+from deltajoin.core.keys import common_key_type, have_values, key_columns
 from deltajoin.enrichment import HOWS, On, pairs_of
 from deltajoin.errors import CheckpointMismatchError
 from upsert import types
@@ -34,6 +34,7 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark.batches import from_spark, rows_for_spark
 from upsert.spark.columns import stored_type
 from upsert.spark.task import task_number
+from upsert.store.rows.codes import codes_of_keys
 from upsert.store.rows.hashing import bucket_of, hash_columns
 
 WATERMARK: Final = "spark.watermarkDelayMs"

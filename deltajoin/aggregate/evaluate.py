@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
-from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, first_of_each
 from upsert import types
-from upsert.arrays import Mask, decimal_words, decimals_of, is_null, one_array
+from upsert.arrays import Ints, Mask, decimal_words, decimals_of, is_null, one_array
 from upsert.conditions.evaluate import mask
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
+from upsert.store.rows.codes import codes_of_keys, codes_of_rows, first_of_each
 from upsert.store.rows.keys import as_key, orderable
 
 _MAX_DIGITS: Final = 38

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from deltajoin.aggregate.evaluate import differences, output_schema, touched_groups, wanted
 from deltajoin.aggregate.spec import DeltaAggregateSpec
-from deltajoin.core.codes import have_values
+from deltajoin.core.keys import have_values
 from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
 from deltajoin.spark.pinned_side import PinnedSide

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints, codes_of_rows, codes_of_values, combined, dense
 from deltajoin.core.rows import Bundle, Changes, Marks, Signs, TablePart, concatenated
-from upsert.arrays import Mask, one_array, stable_order
+from upsert.arrays import Ints, Mask, one_array, stable_order
 from upsert.rowkind import ROW_KIND_COLUMN, signs
+from upsert.store.rows.codes import codes_of_rows, codes_of_values, combined, dense
 from upsert.store.rows.hashing import Hashes, hash_columns
 
 

@@ -14,7 +14,7 @@ from typing import Final, assert_never
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints, KeyChunks, equal_pairs, have_values, numbers_of_keys
+from deltajoin.core.keys import KeyChunks, equal_pairs, have_values
 from deltajoin.core.plans import (
     Attach,
     Delta,
@@ -40,10 +40,11 @@ from deltajoin.core.rows import (
     keys_of,
 )
 from deltajoin.expressions import Condition
-from upsert.arrays import Mask, taken_rows
+from upsert.arrays import Ints, Mask, taken_rows
 from upsert.conditions import evaluate as conditions
 from upsert.errors import ChangelogError
 from upsert.rowkind import DELETE, INSERT
+from upsert.store.rows.codes import numbers_of_keys
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from typing import Final, Self
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import FIRST_LOOKUP_KEYS, Ints, KeyChunks, dense, key_columns, numbers_of_keys
 from deltajoin.core.consolidate import (
     ChangedKeys,
     consolidate_batches,
@@ -37,15 +36,17 @@ from deltajoin.core.consolidate import (
     opposes,
 )
 from deltajoin.core.deltas import Match, PathVersions
+from deltajoin.core.keys import FIRST_LOOKUP_KEYS, KeyChunks, key_columns
 from deltajoin.core.plans import Delta, TableFacts, delta_of, moving_order
 from deltajoin.core.rows import Bundle, Changes, Marks
 from deltajoin.core.shards import Split, split_of
 from deltajoin.expressions import Condition, Ref
 from deltajoin.spec import DeltaJoinSpec, output_name, present_name
 from deltajoin.tree import Inner, Node, Outer, equivalence_classes, flattened, nodes
-from upsert.arrays import Mask, one_array
+from upsert.arrays import Ints, Mask, one_array
 from upsert.conditions.evaluate import mask
 from upsert.rowkind import ROW_KIND_COLUMN, every_kind
+from upsert.store.rows.codes import dense, numbers_of_keys
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.core.codes import Ints, codes_of_keys, common_key_type
+from deltajoin.core.keys import common_key_type
 from deltajoin.core.plans import Equal, Source
 from deltajoin.expressions import Ref
-from upsert.arrays import Mask, one_array, taken, taken_rows
+from upsert.arrays import Ints, Mask, one_array, taken, taken_rows
 from upsert.rowkind import ROW_KIND_COLUMN, SIGNS, places
+from upsert.store.rows.codes import codes_of_keys
 
 Kinds = npt.NDArray[np.int8]
 """Positions in ``upsert.rowkind.every_kind()``."""

@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints, common_type, key_columns
 from deltajoin.core.deltas import Match
+from deltajoin.core.keys import common_type, key_columns
 from deltajoin.expressions import Ref
 from deltajoin.tree import (
     Inner,
@@ -37,6 +37,7 @@ from deltajoin.tree import (
     visible,
 )
 from upsert import types
+from upsert.arrays import Ints
 from upsert.store.rows.hashing import bucket_of, hash_columns
 
 TASK_ROWS: Final = 50_000

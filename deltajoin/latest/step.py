@@ -25,15 +25,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, equal_pairs, have_values
+from deltajoin.core.keys import equal_pairs, have_values
 from deltajoin.errors import LookupFailedError
 from deltajoin.expressions import Ref
 from deltajoin.latest.spec import SIDES, LatestJoin, LookupSide
 from deltajoin.lookup.keys import distinct_keys
-from upsert.arrays import Mask, one_array
+from upsert.arrays import Ints, Mask, one_array
 from upsert.conditions.evaluate import mask
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.rows.codes import codes_of_keys, codes_of_rows
 
 PAIRS_AT_A_TIME: Final = 100_000
 """Rows of one piece of the output."""

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import codes_of_keys, first_of_each, have_values
+from deltajoin.core.keys import have_values
 from deltajoin.errors import LookupFailedError
 from deltajoin.lookup.protocol import Answer
 from upsert import types
 from upsert.arrays import Positions, is_null, one_array
 from upsert.errors import SchemaError
+from upsert.store.rows.codes import codes_of_keys, first_of_each
 from upsert.store.rows.hashing import fixed_width, normalised_floats
 
 

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints
 from deltajoin.core.deltas import Match
 from upsert import types
+from upsert.arrays import Ints
 from upsert.schema import Column, TableSchema
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
 from upsert.store.read.shares import KeyShare

@@ -18,11 +18,11 @@ import pyarrow as pa
 from cachetools import LRUCache
 from pyspark.sql.types import StringType, StructField, StructType
 
-from deltajoin.core.codes import Ints, common_key_type, have_values
 from deltajoin.core.consolidate import consolidate_changes
 from deltajoin.core.costs import SharedTable, StepCost
 from deltajoin.core.deltas import Match
 from deltajoin.core.evaluate import Join, evaluate, output_schema, split_of_join
+from deltajoin.core.keys import common_key_type, have_values
 from deltajoin.core.plans import unreachable_lookups
 from deltajoin.core.rows import Changes
 from deltajoin.core.shards import Bucketing, ShardNumbers, Split, agreeing, needed_keys
@@ -32,6 +32,7 @@ from deltajoin.spark.pinned_side import PinnedSide
 from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Inner, Outer, Where, flattened, nodes
 from upsert import types
+from upsert.arrays import Ints
 from upsert.blobs import by_number
 from upsert.conditions.evaluate import check_is_condition
 from upsert.errors import SchemaError, TableNotFoundError

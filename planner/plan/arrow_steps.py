@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 
 from deltajoin.aggregate.evaluate import computed, result_type
 from deltajoin.aggregate.spec import Measure
-from deltajoin.core.codes import codes_of_keys, equal_pairs, first_of_each
+from deltajoin.core.keys import equal_pairs
 from deltajoin.expressions import Condition
 from upsert.arrays import Positions, is_null
 from upsert.conditions.evaluate import as_mask
 from upsert.errors import SchemaError
+from upsert.store.rows.codes import codes_of_keys, first_of_each
 from upsert.store.rows.computed import Hash, NotInArrowError, Rows, Step
 
 _MOST_PAIRS: Final = 1_000_000

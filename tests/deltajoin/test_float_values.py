@@ -13,7 +13,6 @@ import pytest
 from deltajoin import DeltaJoinSpec, Side
 from deltajoin.aggregate.evaluate import computed, differences, output_schema, touched_groups
 from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
-from deltajoin.core.codes import codes_of_keys, codes_of_rows
 from deltajoin.core.consolidate import consolidate_batches, consolidate_changes
 from deltajoin.core.rows import Changes
 from deltajoin.enrichment import Enrichment, InTable
@@ -23,6 +22,7 @@ from deltajoin.tree import Inner, Leaf, Ref
 from tests.deltajoin.spark.steps import FORMS, Steps
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.rows.codes import codes_of_keys, codes_of_rows
 from upsert.store.rows.keys import as_key, as_values, same_keys, same_values
 
 DOUBLE, FLOAT = pa.float64(), pa.float32()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints
 from deltajoin.core.deltas import Match
 from deltajoin.core.rows import Changes
+from upsert.arrays import Ints
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 
 Row = tuple[Any, ...]

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltajoin.core import codes
-from deltajoin.core.codes import Ints
+from deltajoin.core import keys as core_keys
 from deltajoin.core.deltas import Match
 from deltajoin.core.evaluate import Join, determined, emitted, evaluate
 from deltajoin.core.rows import Changes
@@ -43,6 +42,7 @@ from tests.deltajoin.core.trees import (
     random_tree,
     spec_of,
 )
+from upsert.arrays import Ints
 
 ALL_KINDS = ("inner", "inner", "left", "full", "semi", "anti")
 RANDOMS = st.randoms(use_true_random=False)
@@ -135,7 +135,7 @@ def test_keys_done_a_few_at_a_time_are_net_all_the_same(random: Random) -> None:
     step = random_step(random, ALL_KINDS, one_key=True)
     with (
         patch("deltajoin.core.evaluate.FIRST_LOOKUP_KEYS", 0),  # INNER joins too
-        patch.multiple(codes, FIRST_LOOKUP_KEYS=1, LOOKUP_ROWS=1),  # and not only the first of the keys
+        patch.multiple(core_keys, FIRST_LOOKUP_KEYS=1, LOOKUP_ROWS=1),  # and not only the first of the keys
     ):
         check(step)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltajoin.core import codes
-from deltajoin.core.codes import FIRST_LOOKUP_KEYS, common_key_type
+from deltajoin.core import keys as core_keys
 from deltajoin.core.consolidate import consolidate_changes
 from deltajoin.core.evaluate import Join, evaluate
+from deltajoin.core.keys import FIRST_LOOKUP_KEYS, common_key_type
 from deltajoin.core.rows import Changes
 from deltajoin.core.shards import split_of
 from deltajoin.spec import DeltaJoinSpec, Side
@@ -74,7 +74,7 @@ def step(
     emitted: list[Row] = []
     with (
         patch("deltajoin.core.evaluate.FIRST_LOOKUP_KEYS", keys_at_once),
-        patch.multiple(codes, FIRST_LOOKUP_KEYS=max(keys_at_once, 1), LOOKUP_ROWS=1),
+        patch.multiple(core_keys, FIRST_LOOKUP_KEYS=max(keys_at_once, 1), LOOKUP_ROWS=1),
     ):
         for batch in evaluate(join, changes, old, new, output_rows=output_rows):
             assert batch.schema == join.outgoing.schema

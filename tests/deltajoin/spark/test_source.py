@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from deltajoin import CheckpointMismatchError, DeltaJoinSpec, Side
-from deltajoin.core.codes import key_columns
+from deltajoin.core.keys import key_columns
 from deltajoin.spark.source import ChangesReader, SourceOptions
 from deltajoin.spark.tables import JoinedTables
 from tests.deltajoin.spark.steps import Steps, sides_of, with_sides

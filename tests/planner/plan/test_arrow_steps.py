@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltajoin.core.codes import equal_pairs
+from deltajoin.core.keys import equal_pairs
 from deltajoin.expressions import Field, Ref
 from planner.plan import arrow_steps
 from planner.plan.arrow_steps import Joined

@@ -7,18 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deltajoin.core.codes import (
+from upsert.arrays import stable_order
+from upsert.store.rows.codes import (
     codes_of_keys,
     codes_of_rows,
     combined,
-    common_key_type,
     dense,
     first_of_each,
-    key_columns,
     numbers_of_keys,
 )
-from upsert.arrays import stable_order
-from upsert.errors import SchemaError
 
 STRUCT = pa.struct([("x", pa.float64()), ("y", pa.list_(pa.int32()))])
 EQUAL: list[tuple[pa.DataType, list[Any], list[int]]] = [
@@ -88,29 +85,3 @@ def test_codes_of_many_columns_do_not_overflow() -> None:
     large = np.array([2**31, 2**31 - 1, 2**31, 0])
     assert combined([large, large, large[::-1], large]).tolist() == [0, 1, 2, 3]
     assert combined([large[[0, 1, 0]]] * 5).tolist() == [0, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "common"),
-    [
-        (pa.int8(), pa.int64(), pa.int64()),
-        (pa.int32(), pa.int16(), pa.int32()),
-        (pa.string(), pa.string(), pa.string()),
-        (pa.list_(pa.int8()), pa.list_(pa.int8()), None),
-        (pa.int64(), pa.float64(), None),
-        (pa.float64(), pa.int64(), None),
-        (pa.float32(), pa.float64(), None),
-    ],
-)
-def test_only_integers_meet_in_a_wider_type(left: Any, right: Any, common: Any) -> None:
-    assert common_key_type(left, right) == common
-
-
-def test_a_key_that_does_not_fit_its_type_is_named() -> None:
-    rows = pa.table({"a": pa.array([1, 300], pa.int64()), "b": ["x", "y"]})
-    assert key_columns(rows, ["b", "a"], [pa.string(), pa.int16()]) == [
-        pa.array(["x", "y"]),
-        pa.array([1, 300], pa.int16()),
-    ]
-    with pytest.raises(SchemaError, match="join key 'a': values must fit into TINYINT"):
-        key_columns(rows, ["a"], [pa.int8()])
