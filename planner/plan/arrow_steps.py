@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from typing import Final
@@ -15,15 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.aggregate.evaluate import computed, result_type
+from deltajoin.aggregate.evaluate import computed
 from deltajoin.aggregate.spec import Measure
 from deltajoin.core.keys import equal_pairs
 from deltajoin.expressions import Condition
-from upsert.arrays import Positions, is_null
+from upsert.arrays import Positions, is_null, one_array
 from upsert.conditions.evaluate import as_mask
 from upsert.errors import SchemaError
 from upsert.store.rows.codes import codes_of_keys, first_of_each
 from upsert.store.rows.computed import Hash, NotInArrowError, Rows, Step
+from upsert.store.rows.measures import measured, result_type
 
 _MOST_PAIRS: Final = 1_000_000
 """So many rows of two inputs are put beside each other at most."""
@@ -157,7 +158,7 @@ def _check_sums(measure: Measure, values: pa.Table, groups: Positions, count: in
     """
     (name,) = measure.columns
     column = values.column(name)
-    total = result_type(replace(measure, function="sum"), (column.type,))
+    total = result_type("sum", [column.type])
     is_decimal = pa.types.is_decimal(total)
     bound = Decimal(10) ** (total.precision - total.scale) if is_decimal else 1 << 63
     ends = pc.min_max(column).as_py().values()
@@ -166,6 +167,6 @@ def _check_sums(measure: Measure, values: pa.Table, groups: Positions, count: in
         return
     absolute = pc.abs_checked(column if is_decimal else column.cast(total))
     try:
-        computed(Measure("sum", (name,)), pa.table({name: absolute}), groups, count)
+        measured("sum", [one_array(absolute)], groups, count)
     except SchemaError as cause:
         raise NotInArrowError(f"a sum that may overflow on the way: {cause}") from cause

@@ -2,7 +2,7 @@
 
 Most of what a refresh computes of few changed rows is a filter, a product and sums by group. Spark takes ten
 milliseconds to be asked for that. Here it takes one, where each expression is a condition of
-`upsert.conditions.evaluate`, and each aggregate function one of `deltajoin.aggregate.evaluate`: they give
+`upsert.conditions.evaluate`, and each aggregate function one of `upsert.store.rows.measures`: they give
 what Spark gives. Whatever else a plan has is refused when it is read. What is an error, above all an
 overflow, is refused when it is met, and Spark says then what kind of error it is. See docs/decisions/0092.
 """
@@ -18,7 +18,6 @@ from typing import Final, Protocol, assert_never
 import pyarrow as pa
 
 from deltajoin import expressions as inside
-from deltajoin.aggregate.evaluate import result_type
 from deltajoin.aggregate.spec import Measure
 from deltajoin.expressions import Condition, Field, Ref
 from planner.plan.arrow_steps import Appended, Grouped, Joined
@@ -70,6 +69,7 @@ from upsert.store.rows.computed import (
     Projected,
     Step,
 )
+from upsert.store.rows.measures import result_type
 
 _FUNCTIONS: Final[Mapping[str, str]] = {
     "Average": "avg",
@@ -78,7 +78,7 @@ _FUNCTIONS: Final[Mapping[str, str]] = {
     "Min": "min",
     "Sum": "sum",
 }
-"""Catalyst class -> function of `deltajoin.aggregate`."""
+"""Catalyst class -> function of `upsert.store.rows.measures`."""
 
 
 _ZERO: Final = inside.Const(Decimal(0), pa.decimal128(1, 0))
@@ -281,7 +281,7 @@ class _Reading:
                 raise NotInArrowError("averages of whole numbers are those of floating-point numbers")
             if measure.function in ("max", "min") and pa.types.is_floating(of_values[0]):
                 raise NotInArrowError("of 0.0 and -0.0 the least is the first one")
-            of_groups[_name(column.id)] = result_type(measure, of_values)
+            of_groups[_name(column.id)] = result_type(measure.function, of_values)
         over = [(output.column, _replaced(output.value, known)) for output in outputs]
         made, of = self._outputs(over, of_groups)
         return Grouped(below, tuple(keys), tuple(values.items()), tuple(measures), made), of
@@ -321,7 +321,7 @@ class _Reading:
         is_of_all = not measure.is_distinct and measure.where is None
         if not is_of_all or not is_exact.get(measure.function, False):
             raise NotInArrowError(f"{function} of observed rows")
-        return Figure(measure.function, values), result_type(measure, of_values)
+        return Figure(measure.function, values), result_type(measure.function, of_values)
 
     def _measure(self, function: Aggregation, types: _Types) -> tuple[Measure, dict[str, Condition]]:
         """A function over values that are computed first."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from deltajoin.aggregate.evaluate import result_type
 from deltajoin.aggregate.spec import Measure as Computation
 from deltajoin.aggregate.spec import of_table
 from deltajoin.expressions import Call as InsideCall
@@ -73,6 +72,7 @@ from planner.signed_sums import SIGNED, is_summable
 from upsert.conditions.evaluate import check_is_condition
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.rows.measures import result_type
 
 
 def drop_needless_distinct(node: Plan, _settings: Settings) -> Plan | Refused | None:
@@ -475,7 +475,7 @@ def _computation(
     where = _all_of([_condition(part, plan, refs, table) for part in conditions])
     measure = Computation(name, columns, function.is_distinct, where)
     try:
-        result_type(measure, tuple(table.schema.type_of(column) for column in columns))
+        result_type(measure.function, [table.schema.type_of(column) for column in columns])
     except SchemaError as cause:
         raise _NotComputableError(str(cause)) from cause
     return measure

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltajoin.aggregate.evaluate import computed, result_type
+from deltajoin.aggregate.evaluate import computed
 from deltajoin.aggregate.spec import Measure
 from deltajoin.expressions import Call, Const, Field, Ref
 from tests.helpers import sort_key
 from upsert.errors import SchemaError
+from upsert.store.rows.measures import result_type
 
 MONEY = pa.decimal128(12, 2)
 COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -98,7 +99,9 @@ def test_results_are_those_of_plain_python(given: tuple[pa.Table, np.ndarray[Any
     for measure in MEASURES:
         found = computed(measure, table, groups, 4)
         found.validate(full=True)
-        assert found.type == result_type(measure, tuple(table.schema.field(c).type for c in measure.columns))
+        assert found.type == result_type(
+            measure.function, [table.schema.field(c).type for c in measure.columns]
+        )
         rows = list(zip(*(table.column(c).to_pylist() for c in measure.columns), strict=True))
         rows = rows if measure.columns else [()] * table.num_rows
         for group, value in enumerate(found.to_pylist()):
@@ -136,4 +139,4 @@ def test_large_decimals_lose_no_digit() -> None:
 
 def test_text_has_no_sum() -> None:
     with pytest.raises(SchemaError, match="sum of STRING is no number"):
-        result_type(Measure("sum", ("s",)), (pa.string(),))
+        result_type("sum", [pa.string()])
