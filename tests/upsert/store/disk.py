@@ -32,7 +32,7 @@ def files_needed(table: Table) -> set[str]:
 
 def assert_nothing_is_left_over(table: Table) -> None:
     """Files on disk are files reachable; only locks are neither."""
-    locks = (paths.COMPACTION_LOCK, paths.LIFETIME_LOCK)
+    locks = (paths.COMMIT_LOCK, paths.COMPACTION_LOCK, paths.LIFETIME_LOCK)
     assert {name for name in files_on_disk(table) if not name.startswith(locks)} == files_needed(table)
 
 

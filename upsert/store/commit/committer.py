@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
@@ -31,10 +31,10 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.failpoints import reach
-from upsert.flock import FileLock
 from upsert.retry import retried
 from upsert.store import paths
 from upsert.store.commit.change import Change, CommitRules, Propose
+from upsert.store.commit.turn import Turn
 from upsert.store.metadata.definition import Shown, shown
 from upsert.store.metadata.file_entry import FileEntry, newest
 from upsert.store.metadata.folding import fold
@@ -88,6 +88,9 @@ GIVE_UP_AFTER_S: Final = 300.0
 
 MOST_TURNS: Final = 50
 """A commit that goes first gives up after so many lost races: its attempts take minutes in a large table."""
+
+TURN_AFTER: Final = 5
+"""A commit that has lost so many races gets its turn: who commits without a pause would win each of them."""
 
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 2.0
@@ -157,8 +160,8 @@ class Committer:
         """Publish what ``propose`` says; the snapshot is the latest one if that is None.
 
         With ``has_just_looked`` the first attempt builds on what the caller has seen a moment ago, see
-        ``History.seen_just_now``. With ``goes_first`` other commits of this machine wait once it has lost a
-        race, until it is through: for changes that each of them makes longer.
+        ``History.seen_just_now``. Other commits of this machine wait once it has lost five races, until it is
+        through; with ``goes_first`` once it has lost one: for changes that each of them makes longer.
 
         Raises:
             UnknownOutcomeError: neither the object store nor a look at the disk has said whether it was
@@ -171,15 +174,15 @@ class Committer:
         delta: _Delta | None = None
         lost_races = 0
         written: set[str] = set()
-        turn = ExitStack()
+        environment = self.environment
+        lock = self._storage.lock_file(self.root, paths.COMMIT_LOCK)
+        turn = Turn(lock, environment.sleep, environment.monotonic)
 
         def attempt() -> Committed:
             nonlocal delta, has_just_looked, lost_races
-            if not goes_first:
-                has_just_looked = not self._has_waited() and has_just_looked
-            elif lost_races == 1:
-                self._take_turn(turn)
-            damage, begun = "", self.environment.monotonic()
+            if not (goes_first or turn.has_come):
+                has_just_looked = not turn.wait_for_others() and has_just_looked
+            damage, begun = "", environment.monotonic()
             while True:
                 head = self.history.seen_just_now() if has_just_looked else self.history.latest()
                 has_just_looked = False
@@ -196,7 +199,7 @@ class Committer:
                     # an expiry took away what belongs to ``head`` alone, so there must be a newer one; where
                     # that was a data file, it is told as missing, and no later snapshot has it
                     is_damage = isinstance(cause, CorruptTableError)
-                    is_late = self.environment.monotonic() > begun + GIVE_UP_AFTER_S
+                    is_late = environment.monotonic() > begun + GIVE_UP_AFTER_S
                     if (
                         is_damage and (is_late or str(cause) == damage)
                     ) or self.history.latest().id == head.id:
@@ -212,19 +215,29 @@ class Committer:
                 lost_races += 1
                 raise _LostRaceError(head.id)
 
+        def tried(tries: int | None, patience_s: float, longest_pause_s: float) -> Committed:
+            return retried(
+                attempt,
+                is_passing=lambda failure: isinstance(failure, _LostRaceError),
+                first_pause_s=_FIRST_PAUSE_S,
+                longest_pause_s=longest_pause_s,
+                patience_s=patience_s,
+                tries=tries,
+                jitter=environment.uniform,
+                sleep=environment.sleep,
+                monotonic=environment.monotonic,
+            )
+
         try:
             with turn:
-                done = retried(
-                    attempt,
-                    is_passing=lambda failure: isinstance(failure, _LostRaceError),
-                    first_pause_s=_FIRST_PAUSE_S,
-                    longest_pause_s=_FIRST_PAUSE_S if goes_first else _LONGEST_PAUSE_S,
-                    patience_s=inf if goes_first else GIVE_UP_AFTER_S,
-                    tries=MOST_TURNS if goes_first else None,
-                    jitter=self.environment.uniform,
-                    sleep=self.environment.sleep,
-                    monotonic=self.environment.monotonic,
-                )
+                try:
+                    done = tried(1 if goes_first else TURN_AFTER, GIVE_UP_AFTER_S, _LONGEST_PAUSE_S)
+                except _LostRaceError:
+                    turn.take()
+                    if goes_first:
+                        done = tried(MOST_TURNS - 1, inf, _FIRST_PAUSE_S)
+                    else:
+                        done = tried(None, GIVE_UP_AFTER_S, _LONGEST_PAUSE_S)
         except (_LostRaceError, CommitConflictError) as failure:
             self._delete_left(written)
             if isinstance(failure, CommitConflictError):
@@ -236,26 +249,6 @@ class Committer:
             ) from None
         self._delete_left(written - _names_of(done.info))
         return done
-
-    def _take_turn(self, until: ExitStack) -> None:
-        """Let other commits of this machine wait until a context ends, or this process does."""
-        with suppress(OSError):  # it is the others' courtesy: without it the race goes on
-            lock = FileLock.take(self._storage.lock_file(self.root, paths.COMMIT_LOCK), wait=True)
-            if lock is not None:
-                until.enter_context(lock)
-
-    def _has_waited(self) -> bool:
-        """Whether another commit had its turn, which is over, or takes longer than one may wait for it."""
-        path, clock = self._storage.lock_file(self.root, paths.COMMIT_LOCK), self.environment.monotonic
-        has_waited, until = False, clock() + GIVE_UP_AFTER_S
-        with suppress(OSError):  # the table is gone, or the lock is another user's
-            while os.path.exists(path) and clock() < until:
-                if (lock := FileLock.take(path, is_shared=True)) is not None:
-                    lock.release()
-                    break
-                has_waited = True
-                self.environment.sleep(_FIRST_PAUSE_S)
-        return has_waited
 
     def _delete_left(self, manifests: Iterable[str]) -> None:
         """Delete what attempts that lost have written; whatever fails here, ``clean`` does it later."""

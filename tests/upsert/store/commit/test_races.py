@@ -1,5 +1,6 @@
 """Several committers on one table, slow ones, and publications whose outcome is not reported."""
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -22,13 +23,14 @@ from upsert.store import Table
 from upsert.store.alterations import AddColumn
 from upsert.store.commit import committer
 from upsert.store.commit.change import Change
-from upsert.store.commit.committer import Committer, Environment
+from upsert.store.commit.committer import TURN_AFTER, Committer, Environment
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.folding import MAX_MANIFESTS
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.rows.layout import Layout
 from upsert.store.storage import put_if_absent
+from upsert.store.upkeep.compaction import execute, full
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 QUIET = {"write-only": "true"}
@@ -148,10 +150,45 @@ def test_a_commit_gives_up_late_and_says_so(table: Table) -> None:
     )
     with pytest.raises(CommitConflictError, match="lost every race for the next id in 300 s"):
         in_environment(table, environment).write(rows(1))
-    assert pauses[:3] == [0.005, 0.01, 0.02]
+    assert pauses[:4] == [0.005, 0.01, 0.02, 0.04]
+    assert pauses[4:7] == [0.005, 0.01, 0.02]  # it has its turn
     assert max(pauses) == 2.0
     assert len(pauses) > 100
     assert_nothing_is_left_over(table)
+
+
+def write_before_each_attempt(table: Table, most: int) -> tuple[Table, list[threading.Thread]]:
+    """A handle of the table, and who commits just before it publishes, each in a process of its own."""
+    writers: list[threading.Thread] = []
+
+    def act() -> None:
+        if len(writers) < most:
+            number = len(writers)
+            other = in_environment(table, Environment())
+            writers.append(threading.Thread(target=lambda: other.write(rows(100 + number))))
+            writers[-1].start()
+            writers[-1].join(30 if number < TURN_AFTER else 0.2)
+
+    def publish(path: str, content: bytes) -> bool:
+        act()
+        return put_if_absent(path, content)
+
+    return in_environment(table, Environment(put_if_absent=publish, sleep=lambda _: None)), writers
+
+
+def test_a_merge_beside_a_writer_without_pauses_gets_its_turn(table: Table) -> None:
+    """Else the writer wins each race, for minutes: the merge takes longer to try again than a commit."""
+    for number in range(3):
+        table.write(rows(number))
+    slow, writers = write_before_each_attempt(table, most=20)
+    (job,) = full(slow.published.files(slow.published.latest()), slow.options)
+    execute(slow._committer, [job])
+    assert len(writers) == TURN_AFTER + 1  # the last one waits for the merge
+    for writer in writers:
+        writer.join()
+    assert ids_of(table) == [0, 1, 2, *range(100, 100 + TURN_AFTER + 1)]
+    assert [info.kind for info in table.history()][-2:] == ["compact", "append"]
+    assert table.check(deep=True) == ()
 
 
 @pytest.mark.parametrize("commits", [1, MAX_MANIFESTS])
