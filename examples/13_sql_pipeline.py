@@ -55,8 +55,8 @@ if __name__ == "__main__":
 # Output:
 # <CREATE TABLE products: created>
 # <CREATE TABLE orders: created>
-# <INSERT INTO products: written>
-# <INSERT INTO orders: written>
+# <INSERT INTO products: written, snapshot 1: 2 rows>
+# <INSERT INTO orders: written, snapshot 1: 3 rows>
 # (10, 'tea', 3.5) (11, 'coffee', 4.0) (12, 'coffee', 2.5)
 # (10, 'tea', 3.5) (11, 'espresso', 4.0)
 # CREATE TABLE `sales` (

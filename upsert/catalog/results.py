@@ -148,9 +148,22 @@ class Done(Result):
 
     Attributes:
         note: the outcome in words.
+        affected_rows: how many rows it has inserted, updated or deleted; None if that is not known, as over
+            Spark Connect or where large files are deleted whole, and of other statements.
     """
 
     note: str = "done"
+    affected_rows: int | None = None
+
+    @classmethod
+    def committed(cls, statement: str, done: str, snapshot: str, rows: int | None) -> Self:
+        """A statement that has changed a table's rows.
+
+        >>> Done.committed("DELETE FROM t", "deleted", "snapshot 4", 1)
+        <DELETE FROM t: deleted, snapshot 4: 1 row>
+        """
+        told = "" if rows is None else ": 1 row" if rows == 1 else f": {rows} rows"
+        return cls(statement, f"{done}, {snapshot}{told}", rows)
 
     def __repr__(self) -> str:
         return f"<{self.statement}: {self.note}>"

@@ -205,8 +205,13 @@ def _has_few_files(snapshot: Snapshot) -> bool:
     return sum(ref.entries for ref in refs_of(snapshot.info)) <= _PLANNED_NOW
 
 
-def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False) -> None:
+def write(
+    df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False
+) -> Snapshot | None:
     """Commit all rows of a batch DataFrame to a table, at one moment; with ``_row_kind`` they are changes.
+
+    Returns:
+        What ``Table.write`` returns; None over Spark Connect, whose server has committed.
 
     Raises:
         ConfigurationError: the DataFrame is a stream.
@@ -223,39 +228,50 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
         writer = given.write.format(FORMAT).option("path", table.path).options(**own)
         # Spark makes the writer when rows have been brought to their tasks
         writer.options(**options).mode("overwrite" if overwrite else "append").save()
-        return
+        return None
     if own:
         asked = replace(asked, bucketed=buckets, definition=definition.version)
-    _write_by_tasks(given, table, asked, overwrite)
+    return _write_by_tasks(given, table, asked, overwrite)
 
 
-def write_list(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False) -> None:
+def write_list(
+    df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False
+) -> Snapshot:
     """As `write`, of the few rows of a list, in their order: of a key the last one counts.
 
     Spark computes them, and this process commits them. It takes no session of Spark Connect, whose process
     need not have the table's files.
     """
-    _, asked = _asked_to_write(df, path, options, overwrite)
+    table, asked = _asked_to_write(df, path, options, overwrite)
     writer = BatchWriter(asked, df.schema, overwrite)
-    writer.commit_here(arrow_of(df), "rows")
+    return writer.commit_here(arrow_of(df), "rows") or _as_it_is(table)
 
 
-def write_few(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> None:
+def write_few(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> Snapshot:
     """As `write`, of few rows, which Spark computes, and this process commits; see `write_list`.
 
     Raises:
         ChangelogError: two rows have one key.
     """
-    _, asked = _asked_to_write(df, path, options, overwrite=False)
-    BatchWriter(asked, df.schema, overwrite=False).commit_here(arrow_of(df), "none")
+    table, asked = _asked_to_write(df, path, options, overwrite=False)
+    writer = BatchWriter(asked, df.schema, overwrite=False)
+    return writer.commit_here(arrow_of(df), "none") or _as_it_is(table)
 
 
-def write_rows(rows: pa.Table, path: str, options: Mapping[str, str]) -> None:
+def write_rows(rows: pa.Table, path: str, options: Mapping[str, str]) -> Snapshot:
     """As `write`, of rows in this process, with all columns of the table; no session is needed."""
     table = Table.open(path)
     asked = WriteOptions.parse({**options, "path": table.path})
     given = spark_schema(table.schema, row_kind=ROW_KIND_COLUMN in rows.column_names)
-    BatchWriter(asked, given, overwrite=False).commit_here(rows, "none")
+    writer = BatchWriter(asked, given, overwrite=False)
+    return writer.commit_here(rows, "none") or _as_it_is(table)
+
+
+def _as_it_is(table: Table) -> Snapshot:
+    """What a write of no rows returns."""
+    snapshot = table.snapshot()
+    snapshot.committed_rows = 0
+    return snapshot
 
 
 def _asked_to_write(
@@ -274,14 +290,15 @@ def _asked_to_write(
     return table, asked
 
 
-def _write_by_tasks(df: DataFrame, table: Table, options: WriteOptions, overwrite: bool) -> None:
+def _write_by_tasks(df: DataFrame, table: Table, options: WriteOptions, overwrite: bool) -> Snapshot:
     """As Spark's writer, without the processes that it makes and commits a write in; tasks may fold too."""
     writer = BatchWriter(options, df.schema, overwrite)
     staged = staged_by_tasks(df, writer).staged
     with table.discarded_if_failed(staged):
         folded = folded_by_tasks(df.sparkSession, table, staged)
         with table.discarded_if_failed(folded):
-            writer.publish(folded, *(options.micro_batch or (None, None)))
+            done = writer.publish(folded, *(options.micro_batch or (None, None)))
+    return done or _as_it_is(table)
 
 
 def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, overwrite: bool = False) -> None:

@@ -37,6 +37,7 @@ from upsert.store.commit.change import check_is_no_view
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata import table_file
 from upsert.store.metadata.definition import Definition
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import Order
 from upsert.store.rows.merge_rules import DEDUPLICATE
@@ -196,28 +197,32 @@ class _Writer:
         batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], given))
         return table, began, filled(began.schema, batches, self._partition)
 
-    def publish(self, staged: Sequence[StagedFiles], writer_id: str | None, transaction: int | None) -> None:
-        """Commit what was staged, unless the writer has committed this transaction before."""
+    def publish(
+        self, staged: Sequence[StagedFiles], writer_id: str | None, transaction: int | None
+    ) -> Snapshot | None:
+        """Commit what was staged, unless the writer has committed this transaction before; None: no rows."""
         options = self._options
         # a batch without rows is no commit: replaying it writes nothing either
-        if staged or self._overwrite or options.stands_for:
-            table = self._table()
-            mark = None
-            if writer_id is not None and transaction is not None:
-                mark = CheckpointMark.of(options.checkpoint, writer_id)
-                mark.has_rows(table, transaction)
-            table.commit(
-                staged,
-                writer_id=writer_id,
-                transaction=transaction,
-                overwrite=self._overwrite,
-                tracked=options.change_tracking,
-                unchanged_since=options.unchanged_since,
-                stands_for=options.stands_for,
-            )
-            if mark is not None and transaction is not None:
-                mark.note(table, transaction)
-            table_file.show_stream(self._path)
+        if not (staged or self._overwrite or options.stands_for):
+            return None
+        table = self._table()
+        mark = None
+        if writer_id is not None and transaction is not None:
+            mark = CheckpointMark.of(options.checkpoint, writer_id)
+            mark.has_rows(table, transaction)
+        snapshot = table.commit(
+            staged,
+            writer_id=writer_id,
+            transaction=transaction,
+            overwrite=self._overwrite,
+            tracked=options.change_tracking,
+            unchanged_since=options.unchanged_since,
+            stands_for=options.stands_for,
+        )
+        if mark is not None and transaction is not None:
+            mark.note(table, transaction)
+        table_file.show_stream(self._path)
+        return snapshot
 
     def discard(self, staged: Iterable[StagedFiles]) -> None:
         """Delete what was staged and will not be published."""
@@ -267,8 +272,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             self._overwrite = self.replaced(next(modes, None))
         self.publish(_staged(messages), *(self._options.micro_batch or (None, None)))
 
-    def commit_here(self, rows: pa.Table, order: Order) -> None:
-        """Write rows that this process has, as Spark collects them; for ``order`` see ``Table.stage``."""
+    def commit_here(self, rows: pa.Table, order: Order) -> Snapshot | None:
+        """Write rows that this process has, as Spark collects them; for ``order`` see ``Table.stage``.
+
+        It gives the snapshot with the rows, None for no rows.
+        """
         with synced_together():
             staged = []
             if (given := self._given(iter(rows.to_batches()))) is not None:
@@ -278,7 +286,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             with self._table().discarded_if_failed(staged):
                 for one in staged:
                     check_within(one.partitions, self._partition, of=self._of)
-                self.publish(staged, *(self._options.micro_batch or (None, None)))
+                return self.publish(staged, *(self._options.micro_batch or (None, None)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks staged, where it certainly was not published."""

@@ -513,12 +513,14 @@ class Table:
         if failure is not None:
             raise failure
         try:
-            return self._snapshot_of(done.info)
+            snapshot = self._snapshot_of(done.info)
         except (OSError, ConfigurationError) as cause:  # the latter if a right has been taken away
             raise UnknownOutcomeError(
                 f"table {self.name!r}: committed as snapshot {done.info.id}, which must be read to be "
                 f"returned, got {cause}; do not write the rows again"
             ) from cause
+        snapshot.committed_rows = done.rows
+        return snapshot
 
     def discard(self, staged: Iterable[StagedFiles]) -> None:
         """Delete the files of an attempt that will not be committed; what was published after all stays."""

@@ -424,6 +424,13 @@ def test_a_damaged_file_is_named(table: Table, kind: str, damage: str) -> None:
         read_all(table.path)
 
 
+def test_damaged_files_can_be_deleted_whole_and_their_rows_are_not_counted(table: Table) -> None:
+    table.write(rows("+I 1 a", "+I 2 b"))
+    path_of(table, "data").write_bytes(b"garbage" * 20)
+    done = Table.open(table.path).delete([])
+    assert (done.committed_rows, done.scan().num_rows) == (None, 0)
+
+
 @pytest.mark.parametrize("kind", ["manifest", "data", "index"])
 def test_a_missing_file_is_named(table: Table, kind: str) -> None:
     table.write(rows("+I 1 a"))

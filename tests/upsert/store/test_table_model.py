@@ -87,7 +87,19 @@ class TableLife(RuleBasedStateMachine):
             with pytest.raises(ChangelogError):
                 write(to_arrow(changes))
             return
-        write(to_arrow(changes))
+        done = write(to_arrow(changes))
+        assert done.committed_rows == (len(changes) if done.info.delta_rows else 0)
+        self.remember(expected)
+
+    @rule(below=KEYS, value=st.none() | st.sampled_from(["a", "b"]))
+    def delete(self, below: int, value: str | None) -> None:
+        where: list[tuple[str, str, object]] = [("id", "<", below)]
+        where += [] if value is None else [("value", "=", value)]
+        expected = Counter(
+            {row: n for row, n in self.rows.items() if row[0] >= below or value not in (None, row[1])}
+        )
+        done = self.table.delete(where)
+        assert done.committed_rows == self.rows.total() - expected.total()
         self.remember(expected)
 
     @rule(key=KEYS, value=VALUES, repeats=st.integers(1, 3))
@@ -95,9 +107,10 @@ class TableLife(RuleBasedStateMachine):
         self.transaction += 1
         expected = self.after([("+I", key, value)])
         assert expected is not None
-        for _ in range(repeats):
+        for repeat in range(repeats):
             staged = [self.table.stage_raw(to_arrow([("+I", key, value)]))]
-            self.table.commit(staged, writer_id="query", transaction=self.transaction)
+            done = self.table.commit(staged, writer_id="query", transaction=self.transaction)
+            assert done.committed_rows == (repeat == 0)
         self.remember(expected)
 
     @rule(changes=CHANGES)

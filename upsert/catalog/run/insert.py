@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +46,7 @@ from upsert.spark.connect import is_connect
 from upsert.spark.queries import end_together
 from upsert.sql import statements as s
 from upsert.store import Table
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import specified
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
@@ -99,8 +100,8 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))
 
     def write_frame() -> Result:
-        target.write(rows, overwrite=statement.overwrite, is_list=statement.query.is_list)
-        return Done(what, "overwritten" if statement.overwrite else "written")
+        done = target.write(rows, overwrite=statement.overwrite, is_list=statement.query.is_list)
+        return _done(what, "overwritten" if statement.overwrite else "written", done)
 
     return write_frame
 
@@ -117,10 +118,16 @@ def _write_of_list(
         return None
 
     def write() -> Result:
-        table.write(rows)
-        return Done(target.what, "written")
+        return _done(target.what, "written", table.write(rows))
 
     return write
+
+
+def _done(what: str, done: str, snapshot: Snapshot | None) -> Done:
+    """What is said of a write; the snapshot is None where another process, or no table, has the rows."""
+    if snapshot is None:
+        return Done(what, done)
+    return Done.committed(what, done, f"snapshot {snapshot.id}", snapshot.committed_rows)
 
 
 def is_planned_by_text(context: Context, session: SparkSession, rows: DataFrame) -> bool:
@@ -189,8 +196,9 @@ def insert_all(
 
     Streams run until one fails. In a batch each reads its tables as they were before the first one writes.
     """
-    what, whats = "EXECUTE STATEMENT SET", [_what(one) for one in statement.inserts]
+    what = "EXECUTE STATEMENT SET"
     if not context.options.is_streaming:
+        whats = [_what(one) for one in statement.inserts]
         writes = [insert(context, one, spark) for one in statement.inserts]
         return lambda: _written(what, whats, writes)
     sinks = [context.databases.resolve(one.name).qualified for one in statement.inserts]
@@ -201,15 +209,16 @@ def insert_all(
         )
     starts = [insert(context, one, spark) for one in statement.inserts]
     ends_by_itself = "availableNow" in context.options.value(TRIGGER)
-    return lambda: _started(what, whats, starts, ends_by_itself=ends_by_itself)
+    return lambda: _started(what, starts, ends_by_itself=ends_by_itself)
 
 
 def _written(what: str, whats: Sequence[str], writes: Sequence[Callable[[], Result]]) -> Rows:
     """Run the INSERTs of a batch, one after the other."""
+    done: list[Result] = []
     for number, write in enumerate(writes):
         try:
             with own_errors_first():
-                write()
+                done.append(write())
         except Exception as cause:  # whatever it is: what is committed already must be said
             if number == 0:
                 raise
@@ -218,31 +227,33 @@ def _written(what: str, whats: Sequence[str], writes: Sequence[Callable[[], Resu
                 f"{what}: {whats[number]} has failed after {', '.join(whats[:number])}, which are committed "
                 f"and stay: {reason}; correct the cause, and execute only the rest"
             ) from cause
-    return _executed(what, whats)
+    return _executed(what, done)
 
 
-def _executed(what: str, whats: Sequence[str]) -> Rows:
+def _executed(what: str, done: Sequence[Result]) -> Rows:
     columns = dict.fromkeys(("statement", "result"), pa.string())
-    return Rows.listed(what, columns, ({"statement": one, "result": "written"} for one in whats))
+    rows = ({"statement": one.statement, "result": one.note} for one in done if isinstance(one, Done))
+    return Rows.listed(what, columns, rows)
 
 
-def _started(
-    what: str, whats: Sequence[str], starts: Sequence[Callable[[], Result]], *, ends_by_itself: bool
-) -> Result:
+def _started(what: str, starts: Sequence[Callable[[], Result]], *, ends_by_itself: bool) -> Result:
     """Start the INSERTs of a stream; one that reads no stream is a batch, and written at its place."""
-    runs: list[Running] = []
+    done: list[Result] = []
     try:
         for start in starts:
-            result = start()
-            runs += [result] if isinstance(result, Running) else []
+            done += [start()]
     except BaseException:
-        for run in runs:
+        for run in _runs(done):
             run.query.stop()
         raise
-    if not runs:
-        return _executed(what, whats)
+    if not (runs := _runs(done)):
+        return _executed(what, done)
     end_together([run.query for run in runs], end_by_themselves=ends_by_itself)
-    return RunningSet(what, tuple(runs))
+    return RunningSet(what, runs)
+
+
+def _runs(done: Iterable[Result]) -> tuple[Running, ...]:
+    return tuple(one for one in done if isinstance(one, Running))
 
 
 def _what(statement: s.Insert) -> str:
@@ -386,11 +397,14 @@ class Target:
         merge = self.table.options.merge
         return merge.engine != DEDUPLICATE or bool(merge.sequence)
 
-    def write(self, rows: DataFrame, *, overwrite: bool, is_list: bool) -> None:
-        """Write the rows of a batch; those of a list in their order."""
+    def write(self, rows: DataFrame, *, overwrite: bool, is_list: bool) -> Snapshot | None:
+        """Write the rows of a batch; those of a list in their order.
+
+        It gives the snapshot with the rows, where this process has committed it.
+        """
         if not isinstance(self.table, Table):
             self.table.write(self.last_of_each_key(rows) if is_list else rows)
-            return
+            return None
         options = dict(self.options)
         if overwrite and self.dynamic:
             given = {key.lower(): text for key, text in options.items()}
@@ -398,10 +412,9 @@ class Target:
         if overwrite and self.partition:
             options["partition"] = json.dumps(dict(self.partition), default=str)
         if is_list and not is_connect(rows):
-            frames.write_list(rows, self.table.path, options, overwrite=overwrite)
-            return
+            return frames.write_list(rows, self.table.path, options, overwrite=overwrite)
         rows = self.last_of_each_key(rows) if is_list else rows
-        frames.write(rows, self.table.path, options, overwrite=overwrite)
+        return frames.write(rows, self.table.path, options, overwrite=overwrite)
 
     def planned(
         self, context: Context, rows: DataFrame, start_from: str | None, *, replaces: bool

@@ -86,7 +86,7 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
         return FoundRows(rows.drop(*_COUNTS.values()), merged.are_few)
 
     try:
-        snapshot = committed(context, statement.name, changed, is_tracked)
+        snapshot, _ = committed(context, statement.name, changed, is_tracked)
     except PySparkException as cause:
         # a task raised it, whose error is known by its text alone
         if (why := _violation(str(cause))) is None:
@@ -96,6 +96,7 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     return Done(
         subject,
         f"merged, {snapshot}: {updated} rows updated, {deleted} deleted, {inserted} inserted",
+        updated + deleted + inserted,
     )
 
 

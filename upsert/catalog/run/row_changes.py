@@ -30,6 +30,7 @@ from upsert.sql.predicates import alternatives
 from upsert.store import Table
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.predicate import Where
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.partitions import partition_name, specified
 from upsert.types import quoted
 
@@ -67,10 +68,9 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
                 raise
             check_engine(table, subject)
             found = partial(_found, context, session, statement, statement.rows, table, cause)
-            snapshot = committed(context, statement.name, found, is_tracked)
-            return Done(subject, f"deleted, {snapshot}")
+            return Done.committed(subject, "deleted", *committed(context, statement.name, found, is_tracked))
     done = table.delete(where, tracked=is_tracked)
-    return Done(subject, f"deleted, snapshot {done.id}")
+    return Done.committed(subject, "deleted", f"snapshot {done.id}", done.committed_rows)
 
 
 def _found(
@@ -138,8 +138,10 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
         rows = rows_found(context, needed(session, subject), statement.name, statement.rows, table, base)
         return rows.made(changed)
 
-    snapshot = committed(context, statement.name, found, is_tracked)
-    return Done(subject, f"updated, {snapshot}")
+    snapshot, rows = committed(context, statement.name, found, is_tracked)
+    if rows is not None and not schema.primary_key:
+        rows //= 2  # each is deleted as it was, and inserted as it is
+    return Done.committed(subject, "updated", snapshot, rows)
 
 
 def check_once(columns: Sequence[str], subject: str) -> None:
@@ -159,10 +161,11 @@ def check_stored(schema: TableSchema, name: str, subject: str) -> None:
 
 def committed(
     context: Context, name: str, changed: Callable[[int], FoundRows | pa.Table], is_tracked: bool | None
-) -> str:
-    """Commit the changes that a statement makes of a snapshot's rows, in one snapshot; tells which one.
+) -> tuple[str, int | None]:
+    """Commit the changes that a statement makes of a snapshot's rows, in one snapshot.
 
-    They are a table where no Spark has made them.
+    They are a table where no Spark has made them. Tells which snapshot, and how many changes there were; None
+    over Spark Connect.
     """
     options = {} if is_tracked is None else {_TRACKING: str(is_tracked).lower()}
     for attempt in range(1, ATTEMPTS + 1):
@@ -172,10 +175,10 @@ def committed(
         found = changed(base.id)
         try:
             if isinstance(found, pa.Table):
-                frames.write_rows(found, table.path, asked)
+                done: Snapshot | None = frames.write_rows(found, table.path, asked)
             else:
                 write = frames.write_few if found.are_few else frames.write
-                write(found.rows, table.path, asked)
+                done = write(found.rows, table.path, asked)
         except (CommitConflictError, PySparkException) as cause:
             # over Spark Connect it was raised in a process of Spark's, which keeps only its text
             if not isinstance(cause, CommitConflictError) and CommitConflictError.__name__ not in str(cause):
@@ -187,7 +190,9 @@ def committed(
                 ) from cause
         else:
             break
-    return _committed_as(base.info, context.table(name).snapshot().info)
+    if done is not None:
+        return f"snapshot {done.id}", done.committed_rows
+    return _committed_as(base.info, context.table(name).snapshot().info), None
 
 
 def _committed_as(base: SnapshotInfo, newest: SnapshotInfo) -> str:
@@ -256,7 +261,8 @@ def truncate(context: Context, statement: s.TruncateTable) -> Result:
     table, what = changeable(context, statement.name, "TRUNCATE TABLE"), f"TRUNCATE TABLE {statement.name}"
     is_tracked = tracked(statement.options, what)
     if statement.partition is None:
-        return Done(what, f"truncated, snapshot {table.delete([], tracked=is_tracked).id}")
+        done = table.delete([], tracked=is_tracked)
+        return Done.committed(what, "truncated", f"snapshot {done.id}", done.committed_rows)
     _existing(table, statement.partition, what, f"see SHOW PARTITIONS {statement.name}")
     done = table.drop_partition(statement.partition, tracked=is_tracked)
     return Done(what, f"truncated, snapshot {done.id}")

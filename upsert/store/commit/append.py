@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -199,10 +199,11 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
     head = history.seen_just_now()
     if is_recorded(head, terms.transaction):
         _remove_left(history, (), (*given.raw, *given.folded))
-        return Committed(head)
+        return Committed(head, rows=0)
     if terms.overwrite is not None:
         check_within(given.partitions, terms.overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
-    return _in_present_buckets(committer, given, terms, head)
+    done = _in_present_buckets(committer, given, terms, head)
+    return replace(done, rows=given.rows if done.added else 0)
 
 
 class _ElsewhereError(CommitConflictError):

@@ -138,10 +138,14 @@ class _TakenBackError(StaleWriterError):
 
 @dataclass(frozen=True)
 class Committed:
-    """The snapshot after a commit, and the files that it has added itself (none if it changed nothing)."""
+    """The snapshot after a commit, and the files that it has added itself (none if it changed nothing).
+
+    ``rows`` is how many rows it was given, or has deleted; None if they were not counted.
+    """
 
     info: SnapshotInfo
     added: tuple[FileEntry, ...] = ()
+    rows: int | None = None
 
 
 class Committer:

@@ -7,12 +7,16 @@ another commit comes first, only the buckets that it has touched are looked at a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upsert.errors import CommitConflictError, SchemaError
+from upsert.errors import CommitConflictError, CorruptTableError, SchemaError
 from upsert.failpoints import reach
 from upsert.schema import TableSchema
 from upsert.store.commit import append, staging
@@ -29,7 +33,7 @@ from upsert.store.paths import BucketId, Partition
 from upsert.store.predicate import EVERY_ROW, Filter
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.read.splits import Split
-from upsert.store.rows.layout import KIND_COLUMN, Layout
+from upsert.store.rows.layout import COUNT_COLUMN, KIND_COLUMN, Layout
 from upsert.store.rows.merge import SortedRows, deletions, merge_runs
 from upsert.store.rows.partitions import beginning_of, is_within, specified
 
@@ -37,6 +41,9 @@ _IS_NEW: Final = KIND_COLUMN
 
 _MAX_AMENDED_ROWS: Final = 1_000_000
 """Beyond so many rows a bucket is read again, a part at a time: the memory of a deletion is bounded."""
+
+_COUNTED_ROWS: Final = 100_000
+"""Of files that go as a whole so many rows are counted, to be told; it takes some milliseconds."""
 
 SnapshotOf = Callable[[SnapshotInfo], Snapshot]
 """How a table reads one of its snapshots."""
@@ -55,7 +62,7 @@ def delete(
 
     uuid = committer.history.uuid
     with append.discarded_if_failed(committer, lambda: [StagedFiles(uuid, deletion.files)]):
-        return committer.commit(propose)
+        return replace(committer.commit(propose), rows=deletion.rows)
 
 
 def drop(committer: Committer, spec: Partition, *, tracked: bool | None) -> Committed:
@@ -91,12 +98,21 @@ class _Deletion:
         self._snapshot_of = snapshot_of
         self._where = where
         self._files: dict[BucketId, tuple[FileEntry, ...]] = {}
+        self._rows: dict[BucketId, int] = {}
+        self._dropped: int | None = 0
         self._seen: SnapshotInfo | None = None
         self._asked: dict[str, int] | None = None
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
         return tuple(entry for files in self._files.values() for entry in files)
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows go; None where files go whose rows are not counted."""
+        if self._dropped is None:
+            return None
+        return self._dropped + sum(self._rows[bucket_id] for bucket_id in self._files)
 
     def at(self, latest: SnapshotInfo) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
         self._check_columns(latest)
@@ -116,7 +132,12 @@ class _Deletion:
             self._put(bucket_id, self._write(snapshot, bucket_id, found))
         self._seen = latest
         groups = snapshot.files.groups
-        return self.files, tuple(e for bucket_id in whole for run in groups[bucket_id] for e in run)
+        dropped = tuple(e for bucket_id in whole for run in groups[bucket_id] for e in run)
+        self._dropped = None
+        if sum(entry.rows for entry in dropped) <= _COUNTED_ROWS:
+            with suppress(CorruptTableError):  # it goes too: to be read, it need not be whole
+                self._dropped = _rows_in(snapshot, whole)
+        return self.files, dropped
 
     def _check_columns(self, latest: SnapshotInfo) -> None:
         schema = self._history.definition_at(latest.definition).schema
@@ -186,7 +207,29 @@ class _Deletion:
         self, snapshot: Snapshot, bucket_id: BucketId, gone: Iterable[SortedRows]
     ) -> tuple[FileEntry, ...]:
         root = self._history.root
-        return tuple(write_run(root, snapshot.layout, gone, bucket_id, level=0, base=snapshot.id))
+        self._rows[bucket_id] = 0
+        counted = self._counted(snapshot.layout, bucket_id, gone)
+        return tuple(write_run(root, snapshot.layout, counted, bucket_id, level=0, base=snapshot.id))
+
+    def _counted(
+        self, layout: Layout, bucket_id: BucketId, gone: Iterable[SortedRows]
+    ) -> Iterator[SortedRows]:
+        for run in gone:
+            self._rows[bucket_id] += abs(_count(layout, run.rows))
+            yield run
+
+
+def _rows_in(snapshot: Snapshot, buckets: Iterable[BucketId]) -> int:
+    """How many rows some buckets have."""
+    layout = snapshot.layout
+    names = (COUNT_COLUMN,) if layout.is_counted else layout.key
+    found = (snapshot.stored_rows(Split(bucket_id), EVERY_ROW, names) for bucket_id in buckets)
+    return sum(_count(layout, rows) for rows in chain.from_iterable(found))
+
+
+def _count(layout: Layout, rows: pa.Table) -> int:
+    """How many rows stored ones stand for; of deletions in a table without a key it is negative."""
+    return (pc.sum(rows.column(COUNT_COLUMN)).as_py() or 0) if layout.is_counted else rows.num_rows
 
 
 def _amended_counts(

@@ -259,7 +259,8 @@ class StagedFiles:
 
     ``retracting`` names the files of a table without primary key that lower a count, ``partitions`` those in
     which rows were written, also if nothing is left of them. ``folded`` are raw changes whose rows are in
-    data files by now, of this task or of others; they go with the commit.
+    data files by now, of this task or of others; they go with the commit. ``rows`` counts the rows that were
+    given, also those of one key.
     """
 
     table: str
@@ -268,11 +269,7 @@ class StagedFiles:
     retracting: frozenset[str] = frozenset()
     partitions: frozenset[Partition] = frozenset()
     folded: tuple[RawFile, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """Number of rows written."""
-        return sum(e.rows for e in self.files) + sum(p.rows for raw in self.raw for p in raw.parts)
+    rows: int = 0
 
 
 _FEW_BYTES: Final = 4 << 20
@@ -311,14 +308,14 @@ def stage_folded(
         cut = _raw_parts(root, layout, chain([first, second], pieces))
         raw = _staged_raw(history, _write_raw(root, layout, base, cut, "none"))
         try:
-            return fold_raw(history, layout, base, raw.raw, order)
+            return replace(fold_raw(history, layout, base, raw.raw, order), rows=raw.rows)
         finally:
             remove(root, raw)
     stored, signs = conform(layout, first, _owner(root))
     portions = list(split(layout, stored, signs))
     with naming(_owner(root)):
         runs = [(p.bucket_id, [fold(layout, p.rows, p.weights, order)]) for p in portions]
-    return _write_all(history, layout, base, runs)
+    return replace(_write_all(history, layout, base, runs), rows=stored.num_rows)
 
 
 def stage_raw(
@@ -339,7 +336,9 @@ def _layout(history: History, definition: int | None) -> Layout:
 def _staged_raw(history: History, raw: RawFile | None) -> StagedFiles:
     if raw is None:
         return StagedFiles(history.uuid)
-    return StagedFiles(history.uuid, raw=(raw,), partitions=frozenset(p.bucket_id[0] for p in raw.parts))
+    partitions = frozenset(part.bucket_id[0] for part in raw.parts)
+    rows = sum(part.rows for part in raw.parts)
+    return StagedFiles(history.uuid, raw=(raw,), partitions=partitions, rows=rows)
 
 
 def _owner(root: str) -> str:
@@ -413,6 +412,7 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
     partitions: set[Partition] = set()
     owner: dict[BucketId, int] = {}
     arrivals: dict[BucketId, int | None] = {}
+    rows = 0
     for number, one in enumerate(staged):
         if one.table != uuid:
             raise ConfigurationError(
@@ -431,8 +431,9 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
         folded += one.folded
         retracting |= one.retracting
         partitions |= one.partitions
+        rows += one.rows
     return StagedFiles(
-        uuid, tuple(files), tuple(raw), frozenset(retracting), frozenset(partitions), tuple(folded)
+        uuid, tuple(files), tuple(raw), frozenset(retracting), frozenset(partitions), tuple(folded), rows
     )
 
 

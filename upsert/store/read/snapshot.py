@@ -86,6 +86,8 @@ class Snapshot:
         info: what the snapshot's file says.
         layout: physical form of the table.
         files: the live data files.
+        committed_rows: how many rows the commit was given, or has deleted, that returned this snapshot; None
+            if that is not known, as where large files are deleted whole, or if it was only read.
 
     >>> import tempfile
     >>> from upsert.schema import TableSchema
@@ -111,6 +113,7 @@ class Snapshot:
         history: History | None = None,
     ) -> None:
         self.id = info.id
+        self.committed_rows: int | None = None
         self.info = info
         self.layout = layout
         self.files = files

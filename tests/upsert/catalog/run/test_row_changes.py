@@ -17,6 +17,7 @@ from upsert.managed import frames
 from upsert.sql.parser import parse
 from upsert.sql.statements import Delete, Update
 from upsert.store.predicate import where_to_json
+from upsert.store.read.snapshot import Snapshot
 
 
 class TestParser:
@@ -259,20 +260,21 @@ class TestRowsThatSparkFinds:
         own = getattr(frames, way)
         monkeypatch.setattr(rows_found, "FEW_ROWS", few)
 
-        def write(df: DataFrame, path: str, options: dict[str, str]) -> None:
+        def write(df: DataFrame, path: str, options: dict[str, str]) -> Snapshot | None:
             tries.append(options)
             if len(tries) == 1:
                 changed = {"id": [other], "name": ["robert"], "n": pa.array([5], pa.int32())}
                 catalog.table("users").write(pa.table(changed))
-            own(df, path, options)
+            done: Snapshot | None = own(df, path, options)
+            return done
 
         monkeypatch.setattr(frames, way, write)
         done = catalog.sql("UPDATE users SET n = n + 1 WHERE length(name) = 3", spark)
-        assert (len(tries), str(done)) == (2, "<UPDATE users: updated, snapshot 3>")
+        assert (len(tries), str(done)) == (2, "<UPDATE users: updated, snapshot 3: 1 row>")
         assert self.rows(catalog) == [(1, "ann", 2), (2, "robert", 5), (3, "cecilia", 3)]
         tries, other = [], 4
         done = catalog.sql("DELETE FROM users WHERE length(name) = 7", spark)
-        assert (len(tries), str(done)) == (1, "<DELETE FROM users: deleted, one of snapshots 4 to 5>")
+        assert (len(tries), str(done)) == (1, "<DELETE FROM users: deleted, snapshot 5: 1 row>")
         monkeypatch.setattr(row_changes, "ATTEMPTS", 1)
         tries, other = [], 2
         with pytest.raises(CommitConflictError, match="other writers changed them 1 times"):

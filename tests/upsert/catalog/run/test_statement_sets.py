@@ -117,8 +117,8 @@ def test_all_of_a_batch_read_what_was_there_before_the_first_one_wrote(
     done = catalog.sql(swap, spark, args={"word": "rum"})
     assert isinstance(done, Rows)
     assert done.rows.to_pylist() == [
-        {"statement": "INSERT INTO words", "result": "written"},
-        {"statement": "INSERT INTO copies", "result": "written"},
+        {"statement": "INSERT INTO words", "result": "written, snapshot 2: 1 row"},
+        {"statement": "INSERT INTO copies", "result": "written, snapshot 1: 2 rows"},
     ]
     assert rows(catalog, "words") == [(1, "tea"), (2, "milk"), (3, "rum")]
     assert rows(catalog, "copies") == [(1, "tea"), (2, "milk")]

@@ -447,18 +447,20 @@ def test_lists_are_written_as_spark_writes_them(spark: SparkSession, tmp_path: P
     ours, theirs = Catalog(tmp_path / "ours"), Catalog(tmp_path / "theirs")
     ours.context.settings = UTC_SESSION
     for columns, values in LISTS:
-        found = []
+        found, notes = [], list[str]()
         for catalog in (ours, theirs):
             catalog.sql("DROP TABLE IF EXISTS target")
             catalog.sql(TARGET)
             text = f"INSERT INTO target ({columns}) VALUES {values}"
             result = without(catalog, text) if catalog is ours else by_spark(catalog, text, spark)
             assert isinstance(result, Done)
-            assert str(result) == "<INSERT INTO target: written>"
+            notes.append(result.note)
+            assert re.fullmatch("written, snapshot 1: (1 row|[2-9] rows)", result.note)
             found.append(
                 same(sorted(catalog.table("target").snapshot().scan().to_pylist(), key=lambda row: row["id"]))
             )
         assert found[0] == found[1], (columns, values)
+        assert notes[0] == notes[1], (columns, values)
 
 
 def test_other_lists_are_sparks(tmp_path: Path) -> None:
