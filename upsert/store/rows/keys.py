@@ -294,10 +294,26 @@ def orderable(value: pa.Array) -> pa.Array:
     if pa.types.is_boolean(value.type):
         return value.cast(pa.int8())
     if pa.types.is_floating(value.type):
-        bits = as_values(value)
-        turned = pc.bit_wise_xor(bits, pa.scalar(np.iinfo(bits.type.to_pandas_dtype()).max, bits.type))
-        return pc.if_else(pc.less(bits, 0), turned, bits)  # those of negative numbers count downwards
+        return _turned(as_values(value))
     return value
+
+
+def of_orderable(numbers: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The values of a type of which ``orderable`` gave these.
+
+    >>> of_orderable(orderable(pa.array([-0.0, 1.5, None])), pa.float64()).to_pylist()
+    [-0.0, 1.5, None]
+    """
+    if pa.types.is_floating(type_):
+        return _turned(numbers).view(type_)
+    return numbers.cast(type_)
+
+
+def _turned(bits: pa.Array) -> pa.Array:
+    """Bits of numbers in the order of these, or such bits as they were before."""
+    # those of negative numbers count downwards
+    turned = pc.bit_wise_xor(bits, pa.scalar(np.iinfo(bits.type.to_pandas_dtype()).max, bits.type))
+    return pc.if_else(pc.less(bits, 0), turned, bits)
 
 
 def _bits(array: pa.Array) -> npt.NDArray[Any]:

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Ints, Mask, decimal_words, decimals_of, is_null
+from upsert.arrays import Ints, Mask, decimal_words, decimals_of, is_null, one_array
 from upsert.errors import SchemaError
 from upsert.store.rows.codes import codes_of_keys, first_of_each
-from upsert.store.rows.keys import as_key, orderable
+from upsert.store.rows.keys import as_key, of_orderable, orderable
 
 _MAX_DIGITS: Final = 38
 _AVERAGE_DIGITS: Final = 4
@@ -53,12 +53,19 @@ def result_type(function: str, given: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def measured(
-    function: str, values: Sequence[pa.Array], groups: Ints, count: int, *, is_distinct: bool = False
+    function: str,
+    values: Sequence[pa.Array],
+    groups: Ints,
+    count: int,
+    *,
+    is_distinct: bool = False,
+    keeps_order: bool = False,
 ) -> pa.Array:
     """A function of some columns for each group, of which a row with a NULL is left out.
 
     ``groups`` has each row's group, of ``count``; a group may have no row. By "min_by" and "max_by" the first
-    column may be NULL.
+    column may be NULL. Floating-point numbers are added in their own order, so that rows in any order give
+    the same sum, or with ``keeps_order`` in that of the rows.
 
     >>> measured("sum", [pa.array([1, 2, 4, None])], np.array([0, 1, 0, 2]), 3).to_pylist()
     [5, 2, None]
@@ -72,6 +79,9 @@ def measured(
     if is_distinct and len(groups):
         once = first_of_each(codes_of_keys([pa.array(groups), *values]))
         values, groups = [value.take(pa.array(once)) for value in values], groups[once]
+    if function in ("sum", "avg") and pa.types.is_floating(values[0].type) and not keeps_order:
+        order = _order(groups, values[0])  # rounding depends on it
+        values, groups = [values[0].take(pa.array(order))], groups[order]
     match function:
         case "count":
             return pa.array(np.bincount(groups, minlength=count), pa.int64())
@@ -83,9 +93,9 @@ def measured(
             return _collected(values[0], groups, count, type_, is_set=function == "collect_set")
         case "min_by" | "max_by":
             order = _order(groups, as_key(values[1]), values[0])
+            return _ends(values[0], groups, order, count, is_last=function == "max_by")
         case _:
-            order = _order(groups, values[0])
-    return _ends(values[0], groups, order, count, is_last=function.startswith("max"))
+            return _extremes(function, values[0], groups, count)
 
 
 def _order(groups: Ints, *values: pa.Array) -> Ints:
@@ -105,6 +115,18 @@ def _ends(value: pa.Array, groups: Ints, order: Ints, count: int, *, is_last: bo
     sequence = order if is_last else order[::-1]
     at[groups[sequence]] = sequence  # of several the last one stays
     return value.take(pa.array(at, mask=at < 0))
+
+
+def _extremes(function: str, value: pa.Array, groups: Ints, count: int) -> pa.Array:
+    """The "min" or "max" of each group, NULL for a group without any; of zeros -0.0 is less than 0.0."""
+    numbers = orderable(value)
+    numbers = numbers.cast(pa.int64()) if pa.types.is_duration(numbers.type) else numbers
+    rows = pa.table([pa.array(groups), numbers], names=["group", "value"])
+    found = rows.group_by("group", use_threads=False).aggregate([("value", function)])
+    at = np.full(count, -1)
+    at[found.column("group").to_numpy()] = np.arange(found.num_rows)
+    extremes = one_array(found.column(f"value_{function}"))
+    return of_orderable(extremes, value.type).take(pa.array(at, mask=at < 0))
 
 
 def _collected(value: pa.Array, groups: Ints, count: int, type_: pa.DataType, *, is_set: bool) -> pa.Array:
@@ -143,11 +165,10 @@ def _averages(value: pa.Array, groups: Ints, count: int, type_: pa.DataType) -> 
 
 
 def _floating_sums(value: pa.Array, groups: Ints, count: int) -> npt.NDArray[np.float64]:
-    """Sums in the order of the values: rounding depends on it, and equal rows must give equal sums."""
-    order = _order(groups, value)
+    """Sums in the order of the rows."""
     doubles = value.cast(pa.float64()).to_numpy(zero_copy_only=False)
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.bincount(groups[order], doubles[order], minlength=count).astype(np.float64)
+        return np.bincount(groups, doubles, minlength=count).astype(np.float64)
 
 
 def _exact_sums(value: pa.Array, groups: Ints, count: int) -> npt.NDArray[Any]:
@@ -157,15 +178,26 @@ def _exact_sums(value: pa.Array, groups: Ints, count: int) -> npt.NDArray[Any]:
 
 def _summed_limbs(value: pa.Array, groups: Ints, count: int) -> list[Ints]:
     """Sums of the parts of whole numbers, which have 32 bits and a sign for the last one; sums have more."""
-    limbs = _limbs(value)
+    words = _words(value)
+    if len(words) == 1 and _fit(words[0]):
+        return _halves(_added(words[0], groups, count))
+    *lower, highest = [half for word in words for half in _halves(word)]
+    limbs = [*(half & _LOW for half in lower), highest]
+    return [_added(limb, groups, count) for limb in limbs]
+
+
+def _added(numbers: Ints, groups: Ints, count: int) -> Ints:
     if count == 1:
-        return [np.array([limb.sum()]) for limb in limbs]
-    found = []
-    for limb in limbs:
-        part = np.zeros(count, np.int64)
-        np.add.at(part, groups, limb)
-        found.append(part)
+        return np.array([numbers.sum()])
+    found = np.zeros(count, np.int64)
+    np.add.at(found, groups, numbers)
     return found
+
+
+def _fit(numbers: Ints) -> bool:
+    """Whether all of them together surely have no more than 64 bits."""
+    most = max(abs(int(numbers.min(initial=0))), abs(int(numbers.max(initial=0))))
+    return most * len(numbers) < 1 << 63
 
 
 def _whole(limbs: Sequence[Ints]) -> npt.NDArray[Any]:
@@ -180,15 +212,18 @@ _LIMB: Final = 32
 _LOW: Final = (1 << _LIMB) - 1
 
 
-def _limbs(value: pa.Array) -> list[Ints]:
-    """Whole numbers in parts of 32 bits, the lowest first; only the highest has a sign."""
-    if pa.types.is_decimal(value.type):
-        low, high = decimal_words(value)
-        words = [low] if value.type.precision <= _DIGITS_OF_A_WORD else [low, high]
-    else:
-        words = [value.cast(pa.int64()).to_numpy()]
-    *lower, highest = [half for word in words for half in (word & _LOW, word >> _LIMB)]
-    return [*(half & _LOW for half in lower), highest]
+def _halves(word: Ints) -> list[Ints]:
+    """The lower 32 bits of numbers, and the higher ones with the sign."""
+    return [word & _LOW, word >> _LIMB]
+
+
+def _words(value: pa.Array) -> list[Ints]:
+    """Whole numbers, or decimals without their point, in words of 64 bits, the lowest first."""
+    if not pa.types.is_decimal(value.type):
+        return [value.cast(pa.int64()).to_numpy()]
+    low, high = decimal_words(value)
+    is_narrow = value.type.precision <= _DIGITS_OF_A_WORD or bool((high == low >> 63).all())
+    return [low] if is_narrow else [low, high]
 
 
 _DIGITS_OF_A_WORD: Final = 18
