@@ -29,7 +29,7 @@ class NotInArrowError(ValueError):
 
 
 @contextmanager
-def _computing() -> Iterator[None]:
+def computing() -> Iterator[None]:
     """A block of which an error is no answer, also one of types that a kernel of Arrow's lacks."""
     try:
         yield
@@ -275,7 +275,7 @@ class InArrow:
 
     def made(self, inputs: Sequence[pa.Table]) -> Made:
         """The same, with the figures of what is observed, in one row."""
-        with _computing():
+        with computing():
             found = self.step.rows(inputs)
             columns = [found.columns[name] for name in self.names]
             if [column.type for column in columns] != self.schema.types:  # a table would cast them
@@ -297,7 +297,7 @@ class InArrow:
         """
         if len(told) < 2:
             return told[0] if told else None
-        with _computing():
+        with computing():
             parts = pa.concat_tables(told)
             merged = {name: figure.merged(one_array(parts.column(name))) for name, figure in self._figures}
             return pa.table(merged)
@@ -308,5 +308,5 @@ class InArrow:
         Raises:
             NotInArrowError: Spark has to compute it.
         """
-        with _computing():
+        with computing():
             return [] if told is None else [one.row(told) for one in self.observations]

@@ -152,16 +152,32 @@ def _sums(value: pa.Array, groups: Ints, count: int, type_: pa.DataType) -> pa.A
 
 def _averages(value: pa.Array, groups: Ints, count: int, type_: pa.DataType) -> pa.Array:
     number = np.bincount(groups, minlength=count)
-    is_empty, divisor = number == 0, np.maximum(number, 1)
     if pa.types.is_floating(value.type):
-        total = _floating_sums(value, groups, count)
-        return pa.array(total / divisor, pa.float64(), mask=is_empty)
+        return averages(pa.array(_floating_sums(value, groups, count)), number, type_)
     exact = _exact_sums(value, groups, count)
     if pa.types.is_integer(value.type):
-        return pa.array(exact.astype(np.float64) / divisor, pa.float64(), mask=is_empty)
-    scaled = exact * 10 ** (type_.scale - value.type.scale)
+        return averages(pa.array(exact.astype(np.float64)), number, type_)
+    return _rounded(exact, number, type_.scale - value.type.scale, type_)
+
+
+def averages(sums: pa.Array, number: Ints, type_: pa.DataType) -> pa.Array:
+    """What sums of some numbers of values are divided by these, NULL for none; decimals are rounded half up.
+
+    >>> averages(pa.array([7.0, None]), np.array([2, 0]), pa.float64()).to_pylist()
+    [3.5, None]
+    """
+    if not pa.types.is_decimal(type_):
+        totals = sums.to_numpy(zero_copy_only=False)
+        return pa.array(totals / np.maximum(number, 1), pa.float64(), mask=number == 0)
+    return _rounded(_whole(_limbs(_words(sums))), number, type_.scale - sums.type.scale, type_)
+
+
+def _rounded(exact: npt.NDArray[Any], number: Ints, more: int, type_: pa.DataType) -> pa.Array:
+    """Quotients of whole numbers as decimals with so many digits more behind the point."""
+    divisor = np.maximum(number, 1)
+    scaled = exact * 10**more
     half_up = (2 * abs(scaled) + divisor) // (2 * divisor.astype(object))
-    return _in_type(np.where(scaled < 0, -half_up, half_up), is_empty, type_)
+    return _in_type(np.where(scaled < 0, -half_up, half_up), number == 0, type_)
 
 
 def _floating_sums(value: pa.Array, groups: Ints, count: int) -> npt.NDArray[np.float64]:
@@ -180,10 +196,8 @@ def _summed_limbs(value: pa.Array, groups: Ints, count: int) -> list[Ints]:
     """Sums of the parts of whole numbers, which have 32 bits and a sign for the last one; sums have more."""
     words = _words(value)
     if len(words) == 1 and _fit(words[0]):
-        return _halves(_added(words[0], groups, count))
-    *lower, highest = [half for word in words for half in _halves(word)]
-    limbs = [*(half & _LOW for half in lower), highest]
-    return [_added(limb, groups, count) for limb in limbs]
+        return _limbs([_added(words[0], groups, count)])
+    return [_added(limb, groups, count) for limb in _limbs(words)]
 
 
 def _added(numbers: Ints, groups: Ints, count: int) -> Ints:
@@ -212,9 +226,10 @@ _LIMB: Final = 32
 _LOW: Final = (1 << _LIMB) - 1
 
 
-def _halves(word: Ints) -> list[Ints]:
-    """The lower 32 bits of numbers, and the higher ones with the sign."""
-    return [word & _LOW, word >> _LIMB]
+def _limbs(words: Sequence[Ints]) -> list[Ints]:
+    """Whole numbers in parts of 32 bits, the lowest first; only the highest has a sign."""
+    *lower, highest = [half for word in words for half in (word & _LOW, word >> _LIMB)]
+    return [*(half & _LOW for half in lower), highest]
 
 
 def _words(value: pa.Array) -> list[Ints]:

@@ -1,21 +1,23 @@
-"""A SELECT of columns of one table as values (pure)."""
+"""A SELECT of columns of one table, or of groups of its rows, as values (pure)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sqlglot import exp
 
-from upsert.catalog.run.unknown_columns import unknown_column
+from upsert.catalog.run.without_spark.columns import Columns
+from upsert.catalog.run.without_spark.groups import Grouping, Groups, Item, group_function, is_of_groups
 from upsert.catalog.run.without_spark.words import NotPlainError, is_plain_select, words_of
-from upsert.errors import SchemaError
-from upsert.sql.dialect import START, position, visible_name
+from upsert.sql.dialect import visible_name
 from upsert.sql.query import QueryText
 
-_PARTS: Final = frozenset({"expressions", "from_", "where", "order", "limit", "offset"})
+_PARTS: Final = frozenset(
+    {"distinct", "expressions", "from_", "where", "group", "having", "order", "limit", "offset"}
+)
 _MOST_ROWS: Final = (1 << 31) - 1
 """The largest number that Spark takes for a LIMIT."""
 
@@ -26,15 +28,16 @@ class PlainSelect:
 
     Attributes:
         called: what may stand before a column, in lower case.
-        outputs: the names of the columns that come out, and of those of the table that they are.
-        count: the name under which the number of rows comes out, in place of columns; None for columns.
+        outputs: the names of the columns that come out, and of those that they are: of the table, or with
+            ``groups`` the keys and results of these.
+        groups: what is asked of groups of rows; None where the rows themselves come out.
         where: the condition, about which nothing is known here.
-        orders: by which columns of the table, and for each whether ascending, and whether NULLs come first.
+        orders: by which of such columns, and for each whether ascending, and whether NULLs come first.
     """
 
     called: str
     outputs: tuple[tuple[str, str], ...]
-    count: str | None
+    groups: Groups | None
     where: exp.Expr | None
     orders: tuple[tuple[str, tuple[bool, bool]], ...]
     limit: int | None
@@ -51,6 +54,10 @@ def plain_select(query: QueryText, names: Sequence[str]) -> PlainSelect | None:
     >>> found = plain_select(query, ["id", "name"])
     >>> found.outputs, found.orders, found.limit
     ((('ID', 'id'), ('n', 'name')), (('name', (False, False)),), 5)
+    >>> query = QueryText.of("SELECT name, count(*) FROM orders GROUP BY 1 ORDER BY count(*)")
+    >>> found = plain_select(query, ["id", "name"])
+    >>> found.outputs, found.groups.keys, [one.function for one in found.groups.functions]
+    ((('name', 'group_0'), ('count(1)', 'result_0')), ('name',), ['count'])
     >>> plain_select(QueryText.of("SELECT id + 1 FROM orders"), ["id", "name"])
     """
     return _plain(query, query.tree, names, is_computed=False)
@@ -86,9 +93,10 @@ def _plain(
     table = tree.args["from_"].this
     if not _is_alone(table):
         return None
-    reader = Columns(query, visible_name(table).lower(), names)
+    aliases = frozenset(node.alias.lower() for node in tree.expressions if isinstance(node, exp.Alias))
+    columns = Columns(query, visible_name(table).lower(), names, aliases)
     try:
-        return reader.select(tree)
+        return _Reader(columns).select(tree)
     except NotPlainError:
         return None
 
@@ -102,23 +110,11 @@ def _is_alone(table: exp.Expr) -> bool:
     return {part for part, given in table.args.items() if given} <= known and not (alias and alias.columns)
 
 
-class UnknownColumnError(SchemaError):
-    """A query names a column that its table does not have."""
-
-
-_MAY_BE_FUNCTIONS: Final = re.compile(
-    "current_.*|localtime.*|user|session_user|system_user|now|grouping__id", re.I
-)
-"""Names without brackets that Spark takes for functions, where no column is called so."""
-
-
 @dataclass(frozen=True)
-class Columns:
-    """Reads a query of a table that is ``called`` so in it, with the columns ``names``."""
+class _Reader:
+    """Reads a query of one table."""
 
-    query: QueryText
-    called: str
-    names: Sequence[str]
+    columns: Columns
 
     def select(self, tree: exp.Select) -> PlainSelect:
         """The query as values.
@@ -127,59 +123,44 @@ class Columns:
             NotPlainError: it is Spark's.
         """
         limit, offset = (self._number(tree.args.get(part)) for part in ("limit", "offset"))
-        where = None if tree.args.get("where") is None else tree.args["where"].this
-        items = tree.expressions
-        if (count := _counts(items)) is not None:
-            if tree.args.get("order") or limit is not None or offset is not None:
-                raise NotPlainError
-            return PlainSelect(self.called, (), count, where, (), None, 0)
-        outputs = tuple(pair for item in items for pair in self._outputs(item))
+        where, having = (
+            None if tree.args.get(part) is None else tree.args[part].this for part in ("where", "having")
+        )
+        items = [item for node in tree.expressions for item in self._items(node)]
+        grouping = Grouping.of(tree, items, self.columns)
+        if grouping is None:
+            outputs = tuple((item.name, str(item.value)) for item in items)
+            by_others = self.columns.column
+        else:
+            outputs = tuple((item.name, grouping.name(item.value)) for item in items)
+            by_others = grouping.order
         orders = [] if tree.args.get("order") is None else tree.args["order"].expressions
-        found = tuple(self._order(one, outputs) for one in orders)
-        return PlainSelect(self.called, outputs, None, where, found, limit, offset or 0)
+        found = tuple(self._order(one, outputs, by_others) for one in orders)
+        kept = None if grouping is None or having is None else grouping.having(having)
+        groups = None if grouping is None else grouping.groups(kept)
+        return PlainSelect(self.columns.called, outputs, groups, where, found, limit, offset or 0)
 
-    def column(self, node: exp.Expr) -> str:
-        """The table's column that a part of the query is.
+    def _items(self, node: exp.Expr) -> Iterator[Item]:
+        name, inner = None, node
+        if isinstance(node, exp.Alias):
+            name, inner = node.alias, node.this
+        if is_of_groups(inner):
+            function, own = group_function(inner, self.columns)
+            yield Item(own if name is None else name, function)
+        elif not inner.is_star:
+            column = self.columns.column(inner)
+            yield Item(inner.name if name is None else name, column)
+        else:
+            star = inner.this if isinstance(inner, exp.Column) else inner
+            is_own = not isinstance(inner, exp.Column) or self.columns.is_before(inner)
+            if name is not None or any(star.args.values()) or not is_own:
+                raise NotPlainError
+            yield from (Item(column, column) for column in self.columns.names)
 
-        Raises:
-            NotPlainError: it is something else, as far as is known here.
-            UnknownColumnError: it can only be a column, and there is none.
-        """
-        if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
-            raise NotPlainError
-        alike = [name for name in self.names if name.lower() == node.name.lower()]
-        if not alike and len(node.parts) == 1 and not _MAY_BE_FUNCTIONS.fullmatch(node.name):
-            raise self._unknown(node)
-        if len(alike) != 1 or not self._is_before(node):
-            raise NotPlainError
-        return alike[0]
-
-    def _unknown(self, node: exp.Column) -> UnknownColumnError:
-        query = self.query
-        where = position(query.statement, query.worded.original(node.this.meta[START]))
-        found = unknown_column(node.name, "", [self.names], query)
-        return UnknownColumnError(f"{query.subject}: {found} at {where}")
-
-    def _is_before(self, node: exp.Column) -> bool:
-        """Whether nothing stands before a column, or the table."""
-        return [part.name.lower() for part in node.parts[:-1]] in ([], [self.called])
-
-    def _outputs(self, item: exp.Expr) -> Iterator[tuple[str, str]]:
-        name = None
-        if isinstance(item, exp.Alias):
-            name, item = item.alias, item.this
-        star = item.this if isinstance(item, exp.Column) else item
-        if not isinstance(star, exp.Star):
-            column = self.column(item)
-            yield item.name if name is None else name, column
-            return
-        is_own = not isinstance(item, exp.Column) or self._is_before(item)
-        if name is not None or any(star.args.values()) or not is_own:
-            raise NotPlainError
-        yield from ((column, column) for column in self.names)
-
-    def _order(self, one: exp.Expr, outputs: Sequence[tuple[str, str]]) -> tuple[str, tuple[bool, bool]]:
-        """By which column: of those that come out one that is called so, else one of the table."""
+    def _order(
+        self, one: exp.Expr, outputs: Sequence[tuple[str, str]], by_others: Callable[[exp.Expr], str]
+    ) -> tuple[str, tuple[bool, bool]]:
+        """By which column: of those that come out one that is called so, else another one."""
         if not isinstance(one, exp.Ordered) or one.args.get("with_fill"):
             raise NotPlainError
         by = one.this
@@ -193,7 +174,7 @@ class Columns:
         is_output = isinstance(by, exp.Column) and len(by.parts) == 1 and alike
         if is_output and len(alike) > 1:
             raise NotPlainError  # Spark refuses a name of several
-        return alike[0] if is_output else self.column(by), how
+        return alike[0] if is_output else by_others(by), how
 
     def _number(self, part: exp.Expr | None) -> int | None:
         """The number of a LIMIT or an OFFSET, or one that stands for a column."""
@@ -205,14 +186,3 @@ class Columns:
         if literal.is_string or int(literal.name) > _MOST_ROWS:
             raise NotPlainError
         return int(literal.name)
-
-
-def _counts(items: Sequence[exp.Expr]) -> str | None:
-    """The name of ``count(*)``, if that is all that is asked for."""
-    if len(items) != 1:
-        return None
-    item = items[0].this if isinstance(items[0], exp.Alias) else items[0]
-    is_count = isinstance(item, exp.Count) and isinstance(item.this, exp.Star) and not item.expressions
-    if not is_count or any(item.this.args.values()):
-        return None
-    return items[0].alias if isinstance(items[0], exp.Alias) else "count(1)"

@@ -54,6 +54,8 @@ class Settings:
         """Those of a session; None if it may read a text otherwise, or is one whose files are elsewhere."""
         if is_connect(spark) or is_read_otherwise(spark, text):
             return None
+        if any(spark.conf.get(name, default) != default for name, default in _BY_DEFAULT.items()):
+            return None
         own = zone(spark)
         return cls(own if _is_zone(own) else None, MOST_BYTES, has_ansi_casts(spark))
 
@@ -62,6 +64,14 @@ def is_read_by_default(context: Context) -> bool:
     """Whether a session that is still to come has Spark's default settings of SQL, as far as is known."""
     return Settings.of(context) is not None
 
+
+_BY_DEFAULT: Final = {
+    "spark.sql.groupByAliases": "true",
+    "spark.sql.groupByOrdinal": "true",
+    "spark.sql.orderByOrdinal": "true",
+    "spark.sql.stableDerivedColumnAlias.enabled": "false",
+}
+"""What a number or a name means in GROUP BY and ORDER BY, and what results are called."""
 
 _ZONE: Final = "spark.sql.session.timeZone"
 _OF_SUBMIT: Final = (

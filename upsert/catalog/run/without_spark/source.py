@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from sqlglot import exp
 
-from upsert.catalog.run.without_spark.select import Columns, PlainSelect, UnknownColumnError
+from upsert import types
+from upsert.catalog.run.without_spark.columns import Columns, UnknownColumnError
+from upsert.catalog.run.without_spark.select import PlainSelect
 from upsert.catalog.run.without_spark.settings import MOST_BYTES, Settings
 from upsert.catalog.run.without_spark.words import NotPlainError
 from upsert.catalog.system_tables import read as system_rows
@@ -29,6 +31,7 @@ from upsert.sql.query import AsOf, AsOfKind, Reference
 from upsert.store import Table
 from upsert.store.predicate import Where, parse_where
 from upsert.store.rows.computed import Filtered, First, InArrow, Input, NotInArrowError, Step
+from upsert.store.rows.grouped import RunningGroups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,15 +185,29 @@ class Given:
             UnknownColumnError: it names a column that the table does not have.
         """
         columns = Columns(query, plain.called, self.source.names)
+        return self._condition(query, tree, columns.column, self.source.types, wanted)
+
+    def _condition(
+        self,
+        query: QueryText,
+        tree: exp.Expr,
+        column: Callable[[exp.Column], str],
+        given: Mapping[str, pa.DataType],
+        wanted: pa.DataType,
+    ) -> Condition | None:
         if not self.settings.is_ansi:
             return None
         if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
             return None  # Spark has no literal for it
+
+        def type_of_column(ref: Ref) -> pa.DataType:
+            return given[ref.column]
+
         try:
             found = condition_of(
-                tree, lambda node: Ref(0, columns.column(node)), self.type_of, query.subject, "found"
+                tree, lambda node: Ref(0, column(node)), type_of_column, query.subject, "found"
             )
-            return found if type_of(found, self.type_of) == wanted else None
+            return found if type_of(found, type_of_column) == wanted else None
         except UnknownColumnError:
             raise
         except (SchemaError, ConfigurationError, NotPlainError):
@@ -201,7 +218,16 @@ class Given:
         if (asked := self._asked(query, plain)) is None:
             return None
         try:
-            return _found(plain, self.source, asked)
+            if plain.groups is None:
+                return _found(plain, self.source, asked)
+            groups = RunningGroups(plain.groups.keys, plain.groups.functions, self.source.types)
+            kept = None
+            if plain.groups.having is not None:
+                given = {field.name: field.type for field in groups.schema}
+                kept = self._condition(query, plain.groups.having, lambda node: node.name, given, pa.bool_())
+                if kept is None:
+                    return None
+            return _found_groups(plain, self.source, asked, groups, kept)
         except NotInArrowError:
             return None  # an overflow, of which Spark says where it is
 
@@ -220,6 +246,17 @@ class Given:
         return _Asked([] if schema is None else pushed(reference.where, schema, own), rest)
 
 
+def _passing(
+    source: Source, names: Sequence[str], asked: _Asked, *, ends_soon: bool
+) -> Iterator[pa.Table] | None:
+    """Some columns of the rows of a query; None where they are too many for one process to read."""
+    needed = source.of(dict.fromkeys([*names, *asked.columns] or source.names[:1]))
+    if (pieces := source.read(needed.names, asked.where, ends_soon)) is None:
+        return None
+    passing = InArrow(needed.filtered(asked.rest), (*needed.names,), needed.arrow)
+    return (passing.rows([piece]) for piece in pieces)
+
+
 def _found(plain: PlainSelect, source: Source, asked: _Asked) -> pa.Table | None:
     """The rows; None where they are too many for one process.
 
@@ -227,25 +264,48 @@ def _found(plain: PlainSelect, source: Source, asked: _Asked) -> pa.Table | None
         NotInArrowError: Spark has to find them.
     """
     by = [column for column, _ in plain.orders]
-    wanted = [*(column for _, column in plain.outputs), *by, *asked.columns] or source.names[:1]
-    needed = source.of(dict.fromkeys(wanted))
-    most = None if plain.limit is None else plain.limit + plain.offset
-    ends = sys.maxsize if most is None or plain.orders else most
-    pieces = source.read(needed.names, asked.where, ends < sys.maxsize)
-    passing = InArrow(needed.filtered(asked.rest), (*needed.names,), needed.arrow)
-    parts, count = [needed.arrow.empty_table()], 0
+    if not all(types.is_scalar(source.types[column]) for column in by):
+        return None
+    names = [*(column for _, column in plain.outputs), *by]
+    ends = sys.maxsize if plain.limit is None or plain.orders else plain.limit + plain.offset
+    pieces = _passing(source, names, asked, ends_soon=ends < sys.maxsize)
+    parts, count = [source.of(dict.fromkeys(names)).arrow.empty_table()], 0
     for piece in () if pieces is None else pieces:
-        rows = passing.rows([piece]).slice(0, ends - count)
+        rows = piece.select(parts[0].column_names).slice(0, ends - count)
         count += rows.num_rows
-        parts += [rows] if plain.count is None else []
+        parts.append(rows)
         if count >= ends or sum(part.nbytes for part in parts) > MOST_BYTES:
             break
     if pieces is None or sum(part.nbytes for part in parts) > MOST_BYTES:
         return None
-    if plain.count is not None:
-        return pa.table({plain.count: pa.array([count], pa.int64())})
+    return _shown(plain, pa.concat_tables(parts), None)
+
+
+def _found_groups(
+    plain: PlainSelect, source: Source, asked: _Asked, groups: RunningGroups, kept: Condition | None
+) -> pa.Table | None:
+    """The groups for which a condition is true; None where rows or groups are too many for one process.
+
+    Raises:
+        NotInArrowError: Spark has to find them.
+    """
+    names = [] if plain.groups is None else plain.groups.columns
+    if (pieces := _passing(source, names, asked, ends_soon=False)) is None:
+        return None
+    for piece in pieces:
+        groups.add(piece)
+        if groups.nbytes > MOST_BYTES:
+            return None
+    return _shown(plain, groups.rows(), kept)
+
+
+def _shown(plain: PlainSelect, rows: pa.Table, kept: Condition | None) -> pa.Table:
+    """What comes out of rows: those for which a condition is true, in their order, under their names."""
+    names = (*rows.column_names,)
+    given: Step = Input(0, tuple((field.name, field.name, field.type) for field in rows.schema))
+    given = given if kept is None else Filtered(given, kept, names)
     orders = tuple((Field(Ref(0, column)), *how) for column, how in plain.orders)
-    first = First(needed.filtered(None), orders, most, (*needed.names,))
-    schema = pa.schema([(name, source.types[column]) for name, column in plain.outputs])
+    most = None if plain.limit is None else plain.limit + plain.offset
+    schema = pa.schema([(name, rows.schema.field(column).type) for name, column in plain.outputs])
     columns = tuple(column for _, column in plain.outputs)
-    return InArrow(first, columns, schema).rows([pa.concat_tables(parts)]).slice(plain.offset)
+    return InArrow(First(given, orders, most, names), columns, schema).rows([rows]).slice(plain.offset)

@@ -14,10 +14,10 @@ from sqlglot import exp
 
 from upsert import types
 from upsert.catalog.run.assignments import default_text
+from upsert.catalog.run.without_spark.columns import UnknownColumnError
 from upsert.catalog.run.without_spark.literals import listed_rows, literals
 from upsert.catalog.run.without_spark.select import (
     PlainSelect,
-    UnknownColumnError,
     plain_select,
     plain_update,
 )
@@ -46,8 +46,7 @@ def selected(context: Context, spark: SparkSession | None, statement: s.Select) 
     def found() -> pa.Table | None:
         if (plain := plain_select(query, given.source.names)) is None:
             return None
-        are_ordered = all(types.is_scalar(given.source.types[column]) for column, _ in plain.orders)
-        return given.rows(query, plain) if are_ordered else None
+        return given.rows(query, plain)
 
     rows = _unless_variable(spark, found)
     return None if rows is None else _as_spark(rows)

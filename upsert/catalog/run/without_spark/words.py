@@ -21,10 +21,12 @@ class NotPlainError(Exception):
     """A part of the query is Spark's."""
 
 
-_CLAUSES: Final = ("SELECT", "FROM", "WHERE", "ORDER", "LIMIT", "OFFSET")
+_CLAUSES: Final = ("SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET")
 """In the order in which Spark wants them."""
 
-_WORDS: Final = frozenset({*_CLAUSES, "BY", "AS", "ASC", "DESC", "NULLS", "ALL", "DISTINCT", "VALUES"})
+_WORDS: Final = frozenset(
+    {*_CLAUSES, "BY", "AS", "ASC", "DESC", "NULLS", "ALL", "DISTINCT", "VALUES", "AND", "OR"}
+)
 """They are no names here, also where Spark would take them for such."""
 
 _FUNCTION: Final = "CURRENT_PATH"
@@ -36,12 +38,18 @@ _NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re
 _NAME_OF_TABLE: Final = re.compile("[A-Za-z0-9_$]+")
 
 _COLUMN: Final = r"[nk](?: \. [nk])*"
-_ITEM: Final = rf"(?:\*|{_COLUMN} \. \*|(?:{_COLUMN}|n \( \* \))(?: AS [nk]| n)?)"
+_CALL: Final = rf"n \( (?:\*|1|(?:DISTINCT )?{_COLUMN}(?: , {_COLUMN})*) \)"
+_VALUE: Final = rf"(?:{_COLUMN}|{_CALL})"
+_ITEM: Final = rf"(?:\*|{_COLUMN} \. \*|{_VALUE}(?: AS [nk]| n)?)"
 _VERSION: Final = r"(?: (?:k )?[nk] AS n (?:1|'|k '))?"
-_ORDER: Final = rf"(?:{_COLUMN}|1)(?: ASC| DESC)?(?: NULLS [nk])?"
+_GROUP: Final = rf"(?:{_COLUMN}|1)"
+_COMPARED: Final = rf"{_VALUE} (?:=|<|>|<=|>=|<>|!=) (?:(?:- )?1|(?:k )?')"
+_ORDER: Final = rf"(?:{_VALUE}|1)(?: ASC| DESC)?(?: NULLS [nk])?"
 _FORMS: Final = {
-    "SELECT": re.compile(rf"SELECT {_ITEM}(?: , {_ITEM})*"),
+    "SELECT": re.compile(rf"SELECT (?:DISTINCT )?{_ITEM}(?: , {_ITEM})*"),
     "FROM": re.compile(rf"FROM [nk](?: \. [nk]){{0,2}}{_VERSION}(?: (?:AS )?n)?"),
+    "GROUP": re.compile(rf"GROUP BY {_GROUP}(?: , {_GROUP})*"),
+    "HAVING": re.compile(rf"HAVING {_COMPARED}(?: (?:AND|OR) {_COMPARED})*"),
     "ORDER": re.compile(rf"ORDER BY {_ORDER}(?: , {_ORDER})*"),
     "LIMIT": re.compile("LIMIT 1"),
     "OFFSET": re.compile("OFFSET 1"),
@@ -71,7 +79,8 @@ def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bo
         return False
     free = {"WHERE", "SELECT"} if is_computed else {"WHERE"}
     return all(
-        _is_plain(words) if name in free else _FORMS[name].fullmatch(_form(words, name)) is not None
+        (name in free or _FORMS[name].fullmatch(_form(words, name)) is not None)
+        and (name not in {*free, "HAVING"} or _is_plain(words))
         for name, words in zip(names, clauses, strict=True)
     )
 
