@@ -1,5 +1,7 @@
 """A job for a cluster, see tests/test_cluster.py: a join whose executors die between two micro-batches.
 
+A micro-batch has more rows than the driver joins by itself, so executors read, join and write them.
+
 `spark-submit … cluster_script.py WAREHOUSE CHECKPOINT SIGNAL`; it prints where executors find the packages,
 waits for the file SIGNAL (`spark-submit` passes no standard input on), and compares the joined rows with
 those of a batch.
@@ -16,6 +18,9 @@ from pyspark.sql import SparkSession
 import planner
 import upsert
 from upsert.managed import compaction
+from upsert.managed.micro_batch import FEW_ROWS
+
+ORDERS = FEW_ROWS + 1000
 
 
 def main(warehouse: str, checkpoint: str, signal: str) -> None:
@@ -43,12 +48,18 @@ def main(warehouse: str, checkpoint: str, signal: str) -> None:
     joined = orders.join(products, "product_id").select("order_id", "name", "amount")
     query = catalog.write_changes(joined, "sales").option("checkpointLocation", checkpoint).start()
 
+    def jobs() -> int:
+        """How many jobs the query has run."""
+        return len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId)))
+
     def step(number: int) -> None:
         """Change rows on both sides, and wait until the query has joined them."""
         catalog.sql(f"INSERT INTO products SELECT id, concat('name ', {number}, id) FROM range(5)", spark)
-        catalog.sql(f"INSERT INTO orders SELECT id, id % 5, {number} FROM range({number}, 1000)", spark)
+        catalog.sql(f"INSERT INTO orders SELECT id, id % 5, {number} FROM range({number}, {ORDERS})", spark)
         catalog.sql(f"DELETE FROM orders WHERE order_id = {number}")
+        before = jobs()
         query.processAllAvailable()
+        assert jobs() > before, "the driver has joined the rows, not the executors"
 
     step(1)
     print("ready", flush=True)

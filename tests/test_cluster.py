@@ -139,7 +139,7 @@ def test_a_job_on_a_standalone_cluster_survives_the_death_of_a_worker(
         True,
     ]
     assert all("/environment/lib/" in place for place in executors)
-    assert said[-1] == "equal: 997\n"
+    assert said[-1] == "equal: 100997\n"
 
 
 @pytest.mark.long
@@ -170,7 +170,7 @@ def test_a_job_on_yarn_survives_the_death_of_an_executor(s3: ObjectStore, tmp_pa
     executors = [line.split()[1] for line in said if line.startswith("executor:")]
     assert len(executors) == 2
     assert all("/container_" in place and "/environment/lib/" in place for place in executors)
-    assert said[-1] == "equal: 997"
+    assert said[-1] == "equal: 100997"
 
 
 @pytest.mark.long
@@ -198,7 +198,8 @@ def test_a_job_on_kubernetes_survives_the_death_of_an_executor(s3: ObjectStore, 
                 "executor.volumes.emptyDir.cache.mount.path=/cache": (
                     f"executor.volumes.emptyDir.cache.mount.path={cache}"
                 ),
-                "UPSERT_CACHE_FOLDER=/cache": f"UPSERT_CACHE_FOLDER={cache}",
+                # tasks get it from the driver, which knows no pod's own folder: each begins in its own
+                "UPSERT_CACHE_FOLDER=/cache": "UPSERT_CACHE_FOLDER=cache",
                 "/opt/job.py": f"{SCRIPT} '{s3.warehouse}' '{tmp_path}/checkpoint' '{tmp_path}/go'",
             },
         )
@@ -213,7 +214,7 @@ def test_a_job_on_kubernetes_survives_the_death_of_an_executor(s3: ObjectStore, 
                 -3000:
             ]
         said = driver().splitlines()
-    assert said[-1] == "equal: 997", "\n".join(said[-60:])
+    assert said[-1] == "equal: 100997", "\n".join(said[-60:])
     executors = [line.split()[1] for line in said if line.startswith("executor:")]
     assert all(place.startswith(f"{tmp_path}/job/lib/") for place in executors)
     assert any((pods / pod / "cache" / "upsert").exists() for pod in cluster.pods("executor"))
