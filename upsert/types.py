@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -114,6 +115,47 @@ def times_of(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     days = pc.binary_join_element_wise("1970-01-01", texts, " ").cast(pa.timestamp(type_.unit))
     numbers = days.cast(pa.int64())
     return numbers.cast(pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
+
+
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_OF_ZONE: Final = r"Z|[+-]\d\d(:?\d\d(:?\d\d)?)?"
+_MOMENT: Final = re.compile(_DAY.pattern + rf"([ T]\d\d(:\d\d(:\d\d(\.\d+)?({_OF_ZONE})?)?)?)?", re.ASCII)
+_FARTHEST_ZONE: Final = timedelta(hours=18)
+
+
+def day_of(text: str) -> date:
+    """The day that a text of SQL says, ``yyyy-mm-dd``.
+
+    Raises:
+        ValueError: it says none, or in a form that only Python reads, as ``2020-W40-4``.
+
+    >>> day_of("2020-10-01")
+    datetime.date(2020, 10, 1)
+    """
+    if _DAY.fullmatch(text.strip(" ")) is None:
+        raise ValueError("it is no day, as 2020-10-01 is")
+    return date.fromisoformat(text.strip(" "))
+
+
+def moment_of(text: str) -> datetime:
+    """The time that a text of SQL says, ``yyyy-mm-dd[ hh[:mm[:ss[.fraction][zone]]]]``.
+
+    Raises:
+        ValueError: it says none, or in a form that only Python reads, as ``20201001 08:00``.
+
+    >>> moment_of("2020-10-01 08:00:00.5Z")
+    datetime.datetime(2020, 10, 1, 8, 0, 0, 500000, tzinfo=datetime.timezone.utc)
+    """
+    try:
+        found = datetime.fromisoformat(text.strip(" "))
+    except ValueError:
+        found = None
+    if found is None or _MOMENT.fullmatch(text.strip(" ")) is None:
+        raise ValueError("it is no date and time, as 2020-10-01 08:00:00 is")
+    offset = found.utcoffset()
+    if offset is not None and abs(offset) > _FARTHEST_ZONE:
+        raise ValueError("a zone is at most 18 hours from UTC")
+    return found
 
 
 def instant_texts(instants: pa.Array) -> pa.Array:

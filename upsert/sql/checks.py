@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC
 from decimal import Context, Decimal, InvalidOperation
 from itertools import count
 from typing import Any, Final
@@ -370,9 +370,9 @@ def converted(value: Any, type_: pa.DataType) -> Any:
     if value is None:
         return None
     if isinstance(value, str) and pa.types.is_date(type_):
-        return date.fromisoformat(value)
+        return types.day_of(value)
     if isinstance(value, str) and pa.types.is_timestamp(type_):
-        moment = datetime.fromisoformat(value)
+        moment = types.moment_of(value)
         if (moment.tzinfo is None) != (type_.tz is None):
             raise ValueError("it must say its zone" if type_.tz else "it has a zone")
         return moment if type_.tz is None else moment.astimezone(UTC)

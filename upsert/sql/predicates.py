@@ -375,7 +375,7 @@ def _time(text: str, kind: Any, type_: pa.DataType, zone: str | None) -> date | 
         if kind is exp.DType.TIME:
             return _time_of_day(text) if pa.types.is_time(type_) else None
         if kind is exp.DType.DATE:
-            return date.fromisoformat(text) if type_ == pa.date32() else None
+            return types.day_of(text) if type_ == pa.date32() else None
         if type_ != types.TIMESTAMP or kind is exp.DType.TIMESTAMPNTZ or _zones_may_differ(text, zone):
             return None
         return instant(text, zone)
@@ -405,10 +405,7 @@ def instant(text: str, zone: str | None) -> datetime:
 
 
 def _in_zone(text: str, zone: str | None) -> datetime:
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ValueError("it is no date and time, as 2020-10-01 08:00:00 is") from None
+    found = types.moment_of(text)
     return found.replace(tzinfo=_zone(zone)) if found.tzinfo is None else found
 
 

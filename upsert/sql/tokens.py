@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from decimal import Decimal
 from typing import Any, Final, TypeVar
 
 from sqlglot.tokenizer_core import Token, TokenType
 
+from upsert import types
 from upsert.errors import SchemaError
 from upsert.sql.dialect import refusal, tokens_of
 
@@ -374,7 +374,7 @@ def literal(cursor: Cursor) -> Any:
         refusal = cursor.refusal("expected DATE 'year-month-day'")
         cursor.expect("DATE")
         try:
-            return date.fromisoformat(cursor.string("a date"))
+            return types.day_of(cursor.string("a date"))
         except ValueError:
             raise refusal from None
     sign = "-" * cursor.skip("-")
