@@ -428,7 +428,11 @@ class _Region:
 
 @dataclass(frozen=True)
 class PathStep:
-    """One lookup of a path: in which table, by which columns and index, how many rows for each it expects."""
+    """One lookup of a path: in which table, by which columns and index, how many rows for each it expects.
+
+    >>> print(PathStep(0, "orders", ("id",), "PRIMARY KEY", 44.767))
+    t0 orders by (id) with PRIMARY KEY, ~45 rows a key
+    """
 
     table: int
     name: str
@@ -438,7 +442,8 @@ class PathStep:
 
     def __str__(self) -> str:
         by = ", ".join(self.by)
-        return f"t{self.table} {self.name} by ({by}) with {self.index}, ~{self.rows:g} rows a key"
+        rows = f"{self.rows:.2g}" if self.rows < 10 else round(self.rows)
+        return f"t{self.table} {self.name} by ({by}) with {self.index}, ~{rows} rows a key"
 
 
 @dataclass(frozen=True)
