@@ -258,7 +258,7 @@ def write_few(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> Snap
     return writer.commit_here(arrow_of(df), "none") or _as_it_is(table)
 
 
-def write_rows(rows: pa.Table, path: str, options: Mapping[str, str]) -> Snapshot:
+def write_rows(rows: pa.Table, path: str, options: Mapping[str, str] = {}) -> Snapshot:
     """As `write`, of rows in this process, with all columns of the table; no session is needed."""
     table = Table.open(path)
     asked = WriteOptions.parse({**options, "path": table.path})

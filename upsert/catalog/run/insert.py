@@ -30,7 +30,7 @@ from upsert.catalog.run.definitions import changeable, refuse_view
 from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import check_stable, check_tables, frame
 from upsert.catalog.run.scans import check_read_alike
-from upsert.catalog.run.without_spark.statements import listed
+from upsert.catalog.run.without_spark.statements import copied, listed
 from upsert.catalog.session import TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import ConfigurationError, PartlyExecutedError, SchemaError, own_errors_first
@@ -88,7 +88,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         )
     query, options = target.query(statement), context.options.forwarded()
     session = None if active(spark) is None else needed(spark, what, options)
-    if not is_streaming and (write := _write_of_list(context, session, statement, target, query)) is not None:
+    if not is_streaming and (write := _write_here(context, session, statement, target, query)) is not None:
         return write
     if session is None:
         check_tables(context, query)
@@ -106,19 +106,22 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     return write_frame
 
 
-def _write_of_list(
+def _write_here(
     context: Context, session: SparkSession | None, statement: s.Insert, target: Target, query: QueryText
 ) -> Callable[[], Result] | None:
-    """What writes a list of rows without Spark; None where that is needed."""
+    """What writes a list of rows, or those of a SELECT, without Spark; None where that is needed."""
     table, says_more = target.table, target.partition or target.dynamic or target.options
-    if not isinstance(table, Table) or says_more or statement.overwrite or not statement.query.is_list:
+    if not isinstance(table, Table) or says_more or statement.overwrite:
         return None
-    rows = listed(context, session, query, target.columns, target.schema)
+    found = listed if statement.query.is_list else copied
+    rows = found(context, session, query, target.columns, target.schema)
     if rows is None:
         return None
 
     def write() -> Result:
-        return _done(target.what, "written", table.write(rows))
+        is_list = statement.query.is_list  # of a key the last one counts; a query has no order
+        done = table.write(rows) if is_list else frames.write_rows(rows, table.path)
+        return _done(target.what, "written", done)
 
     return write
 

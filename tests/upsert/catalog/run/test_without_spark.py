@@ -68,7 +68,8 @@ def without(catalog: Catalog, text: str) -> Result:
 def by_spark(catalog: Catalog, text: str, spark: SparkSession) -> Result:
     """What a statement gives that Spark computes, though it need not."""
     with pytest.MonkeyPatch.context() as patched:
-        for module, name in ((row_changes, "updated"), (row_changes, "deleted"), (insert, "listed")):
+        ways = (row_changes, "updated"), (row_changes, "deleted"), (insert, "listed"), (insert, "copied")
+        for module, name in ways:
             patched.setattr(module, name, lambda *_: None)
         return catalog.sql(text, spark)
 
@@ -458,6 +459,62 @@ def test_lists_are_written_as_spark_writes_them(spark: SparkSession, tmp_path: P
             )
         assert found[0] == found[1], (columns, values)
         assert notes[0] == notes[1], (columns, values)
+
+
+TYPES = dict(re.findall(r"(\w+) ([A-Z_]+(?:\([\d, ]+\)| DAY TO SECOND)?)(?=,)", KINDS))
+"""Those of the columns of the table of all types, as they are declared."""
+
+
+def random_copy(random: Random) -> tuple[list[str], str]:
+    """The columns of a target, and a query that gives all but the last one."""
+    chosen = [name for name in random.sample(ORDERED, random.randrange(1, 4)) if name != "short"] or ["id"]
+    columns = [f"c{number} {TYPES[name]}" for number, name in enumerate(chosen)]
+    where = random.choice(["", " WHERE id > 0", " WHERE small < 3 OR name IS NULL", " WHERE id > 99"])
+    if random.random() < 0.3:
+        counted = f"SELECT {', '.join(chosen)}, count(*) FROM kinds{where} GROUP BY {', '.join(chosen)}"
+        return [*columns, "n BIGINT", "last INT DEFAULT 7"], counted
+    limit = random.choice(["", "", f" ORDER BY id {random.choice(HOWS)} LIMIT 3"])
+    return [*columns, "last INT DEFAULT 7"], f"SELECT {', '.join(chosen)} FROM kinds{where}{limit}"
+
+
+def test_rows_of_a_query_are_written_as_spark_writes_them(spark: SparkSession, filled: Catalog) -> None:
+    random, found = Random(5), list[Any]()
+    for columns, text in (random_copy(random) for _ in range(30)):
+        found.clear()
+        for execute in (without, lambda catalog, text: by_spark(catalog, text, spark)):
+            filled.sql("DROP TABLE IF EXISTS target")
+            filled.sql(f"CREATE TABLE target ({', '.join(columns)})")
+            names = ", ".join(column.partition(" ")[0] for column in columns[:-1])
+            done = execute(filled, f"INSERT INTO target ({names}) {text}")
+            rows = filled.table("target").snapshot().scan().to_pylist()
+            found.append((done.note, sorted(map(repr, same(rows)))))
+        assert found[0] == found[1], (columns, text)
+
+
+def test_rows_of_a_query_that_are_converted_or_refused_are_sparks(
+    spark: SparkSession, filled: Catalog
+) -> None:
+    filled.sql("CREATE TABLE copy (id BIGINT, name STRING NOT NULL, PRIMARY KEY (id) NOT ENFORCED)")
+    for text in (
+        "SELECT whole, name FROM kinds WHERE id > 0",  # INT into BIGINT
+        "SELECT id, short FROM kinds",  # NULL into NOT NULL
+        "SELECT id FROM kinds",
+        "SELECT id, upper(name) FROM kinds",
+        "SELECT id, name FROM kinds UNION ALL SELECT id, name FROM kinds",
+    ):
+        assert needs_spark(filled, f"INSERT INTO copy {text}"), text
+    assert needs_spark(filled, "INSERT OVERWRITE copy SELECT id, name FROM kinds WHERE name = 'a'")
+    with pytest.raises(SchemaError, match="column 'nix' is in no table of the query"):
+        without(filled, "INSERT INTO copy SELECT id, nix FROM kinds")
+    filled.sql("CREATE TABLE twice (id BIGINT, name STRING)")
+    without(filled, "INSERT INTO twice VALUES (1, 'a'), (1, 'b')")
+    for execute in (without, lambda catalog, text: by_spark(catalog, text, spark)):
+        with pytest.raises(UpsertError, match=r"table 'copy': key \{'id': 1\}: rows without an order"):
+            execute(filled, "INSERT INTO copy SELECT id, name FROM twice")
+    assert filled.table("copy").snapshot().id == 0
+    without(filled, "INSERT INTO copy SELECT id, name FROM twice WHERE name = 'b'")
+    without(filled, "INSERT INTO copy SELECT id, name FROM copy")
+    assert filled.table("copy").snapshot().scan().to_pylist() == [{"id": 1, "name": "b"}]
 
 
 def test_other_lists_are_sparks(tmp_path: Path) -> None:

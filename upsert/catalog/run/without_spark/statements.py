@@ -1,4 +1,4 @@
-"""Statements that need no Spark: a SELECT of columns of one table, a list of rows, many an UPDATE and DELETE.
+"""Statements that need no Spark: a SELECT of one table, an INSERT of it or a list, many an UPDATE and DELETE.
 
 A SELECT is one where there is no session, or rows are wanted, for else its result is a DataFrame; the others
 always.
@@ -66,16 +66,53 @@ def listed(
     settings = Settings.of(context) if spark is None else Settings.of_session(spark, query.text)
     if settings is None or (values := listed_rows(query, columns, settings.zone)) is None:
         return None
-    count = len(query.tree.expressions)
-    given = dict(zip((column.name for column in columns), values, strict=True))
+    given = {column.name: pa.array(own, column.type) for column, own in zip(columns, values, strict=True)}
+    return _with_defaults(given, schema, query.subject, settings, len(query.tree.expressions))
+
+
+def copied(
+    context: Context,
+    spark: SparkSession | None,
+    query: QueryText,
+    columns: Sequence[Column],
+    schema: TableSchema,
+) -> pa.Table | None:
+    """As `listed`, the rows of a SELECT whose columns have the types of these; None where Spark is needed."""
+    if (given := Given.of(context, spark, query)) is None:
+        return None
+
+    def found() -> pa.Table | None:
+        plain = plain_select(query, given.source.names)
+        rows = None if plain is None else given.rows(query, plain)
+        if rows is None or rows.num_columns != len(columns):
+            return None
+        if not all(_is_stored_as_it_is(own, column) for own, column in zip(rows, columns, strict=True)):
+            return None
+        named = {column.name: own.cast(column.type) for own, column in zip(rows, columns, strict=True)}
+        return _with_defaults(named, schema, query.subject, given.settings, rows.num_rows)
+
+    return _unless_variable(spark, found)
+
+
+def _is_stored_as_it_is(values: pa.ChunkedArray, column: Column) -> bool:
+    """Whether a column gets values as they are: any other ones are converted, or refused, by Spark."""
+    has_type = types.is_scalar(column.type) and types.in_spark(values.type) == types.in_spark(column.type)
+    return has_type and column.length is None and (column.nullable or not values.null_count)
+
+
+def _with_defaults(
+    given: Mapping[str, pa.Array], schema: TableSchema, subject: str, settings: Settings, count: int
+) -> pa.Table | None:
+    """Rows with all columns that a table has; None where only Spark reads a DEFAULT."""
+    found = dict(given)
     for column in schema.columns:
-        if column.name not in given:
-            default = _default(column, query.subject)
-            found = None if default is None else literals([default], column, settings.zone)
-            if found is None:
+        if column.name not in found:
+            default = _default(column, subject)
+            value = None if default is None else literals([default], column, settings.zone)
+            if value is None:
                 return None
-            given[column.name] = found * count
-    return pa.table({column.name: pa.array(given[column.name], column.type) for column in schema.columns})
+            found[column.name] = pa.array(value * count, column.type)
+    return pa.table({column.name: found[column.name] for column in schema.columns})
 
 
 def updated(
