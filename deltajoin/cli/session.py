@@ -83,9 +83,9 @@ _NOT_AMONG_ROWS: Final = "-XX:+DisplayVMOutputToStderr"
 """A JVM that cannot start says the reason of some failures, such as a heap too large, on standard output."""
 """As a property of the JVM it counts less than what users say, but more than what Spark says for Python."""
 _MEANS_SPARK: Final = re.compile(
-    r"\s*(?:MERGE|REFRESH|EXPLAIN|CREATE\s+MATERIALIZED|(?:EXECUTE|BEGIN)\s+STATEMENT"
+    r"\s*(?:REFRESH|EXPLAIN|CREATE\s+MATERIALIZED|(?:EXECUTE|BEGIN)\s+STATEMENT"
     r"|(?:INSERT|UPDATE|DELETE|CREATE\s+(?:OR\s+REPLACE\s+)?TABLE)\b.*\bSELECT"
-    r"|SELECT\b.*\b(?:JOIN|GROUP\s+BY|UNION|OVER))\b",
+    r"|(?:SELECT|MERGE)\b.*\b(?:JOIN|GROUP\s+BY|UNION|OVER))\b",
     re.IGNORECASE | re.DOTALL,
 )
 """See `means_spark`."""

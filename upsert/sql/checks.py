@@ -281,7 +281,7 @@ class _Translation:
         if _is_number(one) and _is_number(other):
             if pa.types.is_floating(one) or pa.types.is_floating(other):
                 return pa.float64()
-            (whole, scale), (other_whole, other_scale) = map(_digits, (one, other))
+            (whole, scale), (other_whole, other_scale) = map(digits_of, (one, other))
             most = max(scale, other_scale)
             if max(whole, other_whole) + most <= types.MAX_DECIMAL_PRECISION:
                 return pa.decimal128(max(whole, other_whole) + most, most)
@@ -340,7 +340,7 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal128(type_))
 
 
-def _digits(type_: pa.DataType) -> tuple[int, int]:
+def digits_of(type_: pa.DataType) -> tuple[int, int]:
     """Digits before and after the point that hold every value of an integer or a decimal."""
     if pa.types.is_integer(type_):
         return DIGITS[type_.bit_width], 0

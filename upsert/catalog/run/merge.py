@@ -23,10 +23,12 @@ from upsert import types
 from upsert.catalog.results import Done, Result
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable
-from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
 from upsert.catalog.run.rows_found import FoundRows, MergedRows, Named, few, in_one_task, merged_rows
+from upsert.catalog.run.without_spark.clauses import SEVERAL, THERE, TWICE, BrokenRuleError
+from upsert.catalog.run.without_spark.merge import merged
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.managed.options import SCAN_WHERE
@@ -53,13 +55,10 @@ _COUNTS: Final = {
     s.MergeAction.DELETE: ":deleted",
     s.MergeAction.INSERT: ":inserted",
 }
-_SEVERAL: Final = "several rows of the source change the row of the target with the key "
-_TWICE: Final = "several rows are inserted with the key "
-_THERE: Final = "a row is inserted that ON has not found, but the target has one with the key "
-_REMEDIES: Final = {
-    _SEVERAL: "keep one row of the source for each of the target, or give the clauses conditions",
-    _TWICE: "keep one row of the source for each key",
-    _THERE: "compare the primary key in ON",
+REMEDIES: Final = {
+    SEVERAL: "keep one row of the source for each of the target, or give the clauses conditions",
+    TWICE: "keep one row of the source for each key",
+    THERE: "compare the primary key in ON",
 }
 
 
@@ -72,32 +71,48 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     subject = f"MERGE INTO {statement.name}"
     is_tracked = tracked(statement.options, subject)
     table = _target(context, statement, subject)
-    session = needed(spark, subject, context.options.forwarded())
-    statement = _resolved(context, session, statement, table.schema)
-    found = _Changes(table, statement, subject)
-    counted = Observation()
+    session = active(spark)
+    if session is not None:
+        needed(session, subject, context.options.forwarded())
+    counts: Sequence[int] | Observation = ()
 
-    def changed(snapshot: int) -> FoundRows:
-        nonlocal counted
-        counted = Observation()
-        counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS.values()]
-        merged = merged_rows(context, session, statement, table, snapshot)
-        rows = found.rows(merged, snapshot).observe(counted, *counts)
-        return FoundRows(rows.drop(*_COUNTS.values()), merged.are_few)
+    def changed(snapshot: int) -> FoundRows | pa.Table:
+        nonlocal counts
+        if (here := merged(context, session, statement, table, snapshot)) is not None:
+            counts = here.counts
+            return here.rows
+        found, counts = _by_spark(context, needed(session, subject), statement, table, snapshot)
+        return found
 
     try:
         snapshot, _ = committed(context, statement.name, changed, is_tracked)
-    except PySparkException as cause:
-        # a task raised it, whose error is known by its text alone
+    except (BrokenRuleError, PySparkException) as cause:
+        # where a task has raised it, it is known by its text alone
         if (why := _violation(str(cause))) is None:
             raise
         raise ChangelogError(f"{subject}: {why}") from cause
-    updated, deleted, inserted = (counted.get[name] for name in _COUNTS.values())
+    if isinstance(counts, Observation):
+        counts = [counts.get[name] for name in _COUNTS.values()]
+    updated, deleted, inserted = counts
     return Done(
         subject,
         f"merged, {snapshot}: {updated} rows updated, {deleted} deleted, {inserted} inserted",
         updated + deleted + inserted,
     )
+
+
+def _by_spark(
+    context: Context, spark: SparkSession, statement: s.Merge, table: Table, snapshot: int
+) -> tuple[FoundRows, Observation]:
+    """What Spark makes of the rows of a snapshot, and who tells the numbers of ``_COUNTS`` afterwards."""
+    statement = _resolved(context, spark, statement, table.schema)
+    rows = merged_rows(context, spark, statement, table, snapshot)
+    counted = Observation()
+    counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS.values()]
+    changes = (
+        _Changes(table, statement, statement.rows.subject).rows(rows, snapshot).observe(counted, *counts)
+    )
+    return FoundRows(changes.drop(*_COUNTS.values()), rows.are_few), counted
 
 
 def planned(context: Context, statement: s.Merge, spark: SparkSession) -> DataFrame:
@@ -210,12 +225,12 @@ class _Changes:
         for name in key:
             has_key &= F.col(quoted(name)).isNotNull()
         checks = [
-            ((updates > 1) | ((updates > 0) & (deletes > 0)), _SEVERAL),
-            ((inserts > 1) & has_key, _TWICE),
-            ((inserts > 0) & (updates > 0), _THERE),
+            ((updates > 1) | ((updates > 0) & (deletes > 0)), SEVERAL),
+            ((inserts > 1) & has_key, TWICE),
+            ((inserts > 0) & (updates > 0), THERE),
         ]
         if may_meet:
-            checks.append(((inserts > 0) & (deletes == 0) & F.col(_KEPT), _THERE))
+            checks.append(((inserts > 0) & (deletes == 0) & F.col(_KEPT), THERE))
         kind = F.when(updates + inserts > 0, RowKind.INSERT.value).otherwise(RowKind.DELETE.value)
         shown = F.to_json(F.struct(*map(quoted, key)))
         for violated, why in reversed(checks):
@@ -332,10 +347,10 @@ def _of_source(clause: s.MergeClause, names: Sequence[str]) -> dict[str, str | N
 def _violation(text: str) -> str | None:
     """Which rule a row has broken, in the text of an error; None for none.
 
-    >>> _violation(f'[RAISED] {_TWICE}{{"id":"a}} {{b"}} SQLSTATE: P0001')
+    >>> _violation(f'[RAISED] {TWICE}{{"id":"a}} {{b"}} SQLSTATE: P0001')
     'several rows are inserted with the key {"id":"a} {b"}; nothing was written; keep one row of the ...'
     """
-    for why, remedy in _REMEDIES.items():
+    for why, remedy in REMEDIES.items():
         if (found := re.search(re.escape(why) + r"(?=\{)", text)) is not None:
             _, end = json.JSONDecoder().raw_decode(text, found.end())
             return f"{text[found.start() : end]}; nothing was written; {remedy}"

@@ -11,8 +11,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upsert import types
+from upsert.catalog.run.assignments import default_text
 from upsert.catalog.run.without_spark.words import is_plain_list, words_of
 from upsert.schema import Column
+from upsert.sql.checks import digits_of, literal
+from upsert.sql.dialect import expression_tree
 from upsert.sql.predicates import value_in
 from upsert.sql.query import QueryText
 
@@ -71,6 +74,62 @@ def literals(nodes: Sequence[exp.Expr], column: Column, zone: str | None) -> lis
     return values
 
 
+def literal_rows(
+    rows: Sequence[Sequence[exp.Expr]], names: Sequence[str], zone: str | None
+) -> pa.Table | None:
+    """Rows of literals in the types that Spark gives their columns; None for what only Spark reads.
+
+    A column without a value has Arrow's type of nothing.
+
+    >>> import sqlglot
+    >>> literal_rows([[sqlglot.parse_one("1"), sqlglot.parse_one("NULL")]], ["a", "b"], "UTC").schema.types
+    [DataType(int32), DataType(null)]
+    """
+    if any(len(row) != len(names) for row in rows):
+        return None
+    columns = []
+    for column in zip(*rows, strict=True):
+        nodes = [node.unnest() for node in column]
+        if (type_ := _common_type(nodes)) is None:
+            return None
+        values = [None] * len(nodes) if pa.types.is_null(type_) else literals(nodes, Column("", type_), zone)
+        if values is None:
+            return None
+        columns.append(pa.array(values, type_))
+    return pa.table(columns, names=list(names))
+
+
+def _common_type(nodes: Sequence[exp.Expr]) -> pa.DataType | None:
+    """The type in which literals meet in a list; None where it is not known here."""
+    found = {_type(node) for node in nodes if not isinstance(node, exp.Null)}
+    if len(found) < 2:
+        return found.pop() if found else pa.null()
+    known = [one for one in found if one is not None]
+    if all(map(pa.types.is_integer, known)) and len(known) == len(found):
+        return pa.int64()
+    if not all(pa.types.is_integer(one) or pa.types.is_decimal(one) for one in known) or None in found:
+        return None
+    whole, scale = (max(digits) for digits in zip(*map(digits_of, known), strict=True))
+    return pa.decimal128(whole + scale, scale) if whole + scale <= types.MAX_DECIMAL_PRECISION else None
+
+
+def _type(node: exp.Expr) -> pa.DataType | None:
+    """The type that Spark gives a literal; None for what is no plain one."""
+    match node:
+        case exp.Cast(this=exp.Literal(is_string=True)) if not node.to.expressions:
+            return _TYPES_OF_TIMES.get(node.to.this)
+        case exp.Literal() | exp.Boolean() | exp.Neg(this=exp.Literal(is_string=False)):
+            return literal(node).type
+    return None
+
+
+_TYPES_OF_TIMES: Final = {
+    exp.DType.DATE: pa.date32(),
+    exp.DType.TIMESTAMP: types.TIMESTAMP,
+    exp.DType.TIMESTAMPTZ: types.TIMESTAMP,  # what sqlglot has for Spark's TIMESTAMP
+}
+
+
 def _literal(node: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
     """A literal's value, if a column of the type has it as it is written."""
     if isinstance(node, exp.Cast):
@@ -100,3 +159,9 @@ def _meet_unchanged(nodes: Sequence[exp.Expr]) -> bool:
         return False
     scale = max((len(text.partition(".")[2]) for text in exact), default=0)
     return _DIGITS_OF_BIGINT + scale <= types.MAX_DECIMAL_PRECISION
+
+
+def default_tree(column: Column, subject: str) -> exp.Expr | None:
+    """The DEFAULT of a column, NULL for none; None where two readers may differ in what its text escapes."""
+    text = default_text(column)
+    return None if "\\" in text else expression_tree(text, subject).unnest()

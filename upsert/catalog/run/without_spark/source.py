@@ -19,7 +19,7 @@ from upsert.catalog.run.without_spark.settings import MOST_BYTES, Settings
 from upsert.catalog.run.without_spark.words import NotPlainError
 from upsert.catalog.system_tables import read as system_rows
 from upsert.catalog.system_tables import split
-from upsert.conditions.evaluate import type_of
+from upsert.conditions.evaluate import Types, type_of
 from upsert.conditions.expressions import Condition, Field, Ref, walk
 from upsert.errors import ConfigurationError, SchemaError, StorageError, TableNotFoundError, UpsertError
 from upsert.managed.reader import size_of
@@ -97,10 +97,15 @@ def _source(context: Context, reference: Reference, settings: Settings, subject:
         return _of_system(table, system, reference, subject)
     if table.schema.computed:
         return None
-    state, schema = None, table.schema
+    state = None
     if reference.as_of is not None and (state := _state(table, reference.as_of, settings)) is None:
         return None
-    snapshot = table.snapshot(state)
+    return stored(table, state, settings)
+
+
+def stored(table: Table, state: int | str | None, settings: Settings) -> Source:
+    """The columns of a table that are stored, as of a snapshot or a tag; None: the newest snapshot."""
+    snapshot, schema = table.snapshot(state), table.schema
 
     def read(columns: Sequence[str], where: Where, ends_soon: bool) -> Iterator[pa.Table] | None:
         asked = parse_where(where, schema)
@@ -164,7 +169,14 @@ class Given:
     ) -> Given | None:
         """That of a query, of a snapshot where one is given; None where Spark is needed."""
         settings = Settings.of(context) if spark is None else Settings.of_session(spark, query.text)
-        if settings is None or len(query.references) != 1:
+        return None if settings is None else cls.read_by(context, settings, query, snapshot)
+
+    @classmethod
+    def read_by(
+        cls, context: Context, settings: Settings, query: QueryText, snapshot: int | None = None
+    ) -> Given | None:
+        """As `of`, where it is known how the session reads the text."""
+        if len(query.references) != 1:
             return None
         (reference,) = query.references
         if snapshot is not None:
@@ -197,21 +209,12 @@ class Given:
     ) -> Condition | None:
         if not self.settings.is_ansi:
             return None
-        if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
-            return None  # Spark has no literal for it
 
         def type_of_column(ref: Ref) -> pa.DataType:
             return given[ref.column]
 
-        try:
-            found = condition_of(
-                tree, lambda node: Ref(0, column(node)), type_of_column, query.subject, "found"
-            )
-            return found if type_of(found, type_of_column) == wanted else None
-        except UnknownColumnError:
-            raise
-        except (SchemaError, ConfigurationError, NotPlainError):
-            return None
+        found = computed(tree, lambda node: Ref(0, column(node)), type_of_column, query.subject)
+        return None if found is None or type_of(found, type_of_column) != wanted else found
 
     def rows(self, query: QueryText, plain: PlainSelect) -> pa.Table | None:
         """The rows of the query; None where Spark is needed."""
@@ -244,6 +247,26 @@ class Given:
             return None
         (reference,) = query.references
         return _Asked([] if schema is None else pushed(reference.where, schema, own), rest)
+
+
+def computed(
+    tree: exp.Expr, column: Callable[[exp.Column], Ref], type_of_column: Types, subject: str
+) -> Condition | None:
+    """What an expression over columns is; None for one that is Spark's.
+
+    Raises:
+        UnknownColumnError: ``column`` has raised it.
+    """
+    if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
+        return None  # Spark has no literal for it
+    try:
+        found = condition_of(tree, column, type_of_column, subject, "found")
+        type_of(found, type_of_column)
+    except UnknownColumnError:
+        raise
+    except (SchemaError, ConfigurationError, NotPlainError):
+        return None
+    return found
 
 
 def _passing(
@@ -309,3 +332,9 @@ def _shown(plain: PlainSelect, rows: pa.Table, kept: Condition | None) -> pa.Tab
     schema = pa.schema([(name, rows.schema.field(column).type) for name, column in plain.outputs])
     columns = tuple(column for _, column in plain.outputs)
     return InArrow(First(given, orders, most, names), columns, schema).rows([rows]).slice(plain.offset)
+
+
+def all_rows(source: Source, where: Where) -> pa.Table | None:
+    """All columns of the rows of which a condition of the store's is true; None where they are too many."""
+    outputs = tuple((name, name) for name in source.names)
+    return _found(PlainSelect("", outputs, None, None, (), None, 0), source, _Asked(where))

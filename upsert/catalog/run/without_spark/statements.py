@@ -13,9 +13,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upsert import types
-from upsert.catalog.run.assignments import default_text
 from upsert.catalog.run.without_spark.columns import UnknownColumnError
-from upsert.catalog.run.without_spark.literals import listed_rows, literals
+from upsert.catalog.run.without_spark.literals import default_tree, listed_rows, literals
 from upsert.catalog.run.without_spark.select import (
     PlainSelect,
     plain_select,
@@ -26,7 +25,6 @@ from upsert.catalog.run.without_spark.source import Given, Source
 from upsert.conditions.expressions import Condition, Const, Field, Ref
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
-from upsert.sql.dialect import expression_tree
 from upsert.store.rows.computed import InArrow, NotInArrowError, Projected
 
 if TYPE_CHECKING:
@@ -44,9 +42,8 @@ def selected(context: Context, spark: SparkSession | None, statement: s.Select) 
         return None
 
     def found() -> pa.Table | None:
-        if (plain := plain_select(query, given.source.names)) is None:
-            return None
-        return given.rows(query, plain)
+        plain = plain_select(query, given.source.names)
+        return None if plain is None else given.rows(query, plain)
 
     rows = _unless_variable(spark, found)
     return None if rows is None else _as_spark(rows)
@@ -107,7 +104,7 @@ def _with_defaults(
     found = dict(given)
     for column in schema.columns:
         if column.name not in found:
-            default = _default(column, subject)
+            default = default_tree(column, subject)
             value = None if default is None else literals([default], column, settings.zone)
             if value is None:
                 return None
@@ -184,17 +181,11 @@ def _value(
     query: QueryText, plain: PlainSelect, given: Given, column: Column, node: exp.Expr | None
 ) -> Condition | None:
     """What a column gets of each row, its DEFAULT for None; None where Spark would convert it."""
-    if node is None and (node := _default(column, query.subject)) is None:
+    if node is None and (node := default_tree(column, query.subject)) is None:
         return None
     if (values := literals([node.unnest()], column, given.settings.zone)) is not None:
         return Const(values[0], column.type)
     return given.condition(query, plain, node, column.type)
-
-
-def _default(column: Column, subject: str) -> exp.Expr | None:
-    """The DEFAULT of a column, NULL for none; None where two readers may differ in what its text escapes."""
-    text = default_text(column)
-    return None if "\\" in text else expression_tree(text, subject).unnest()
 
 
 def _with_kinds(rows: Mapping[RowKind, pa.Table]) -> pa.Table:

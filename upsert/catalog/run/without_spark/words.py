@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from upsert.sql.dialect import tokens_of
+from upsert.sql.dialect import outside_of_brackets, tokens_of
 from upsert.sql.query import QueryText
 
 
@@ -63,6 +63,55 @@ def words_of(query: QueryText) -> Sequence[Token] | None:
     return None if "\\" in text else tokens_of(text, query.subject)
 
 
+_LIST: Final = r"(?:VALUES|\( VALUES \)) (?:AS )?n(?: \( [nk](?: , [nk])* \))?"
+_LITERAL: Final = "(?:(?:- )?1|'|[nk] '|k|: n) (?:AS )?[nk]"
+_OF_LITERALS: Final = re.compile(
+    rf"SELECT \* FROM (?:{_LIST}|\( SELECT (?:\* FROM {_LIST}|{_LITERAL}(?: , {_LITERAL})*) \) (?:AS )?n)"
+)
+_OF_QUERY: Final = re.compile(r"SELECT \* FROM \( \) (?:AS )?n")
+
+
+def is_source_of_literals(tokens: Sequence[Token]) -> bool:
+    """Whether the source of a MERGE, behind SELECT * FROM, is a list of rows, or one row, of literals.
+
+    >>> from upsert.sql.dialect import tokens_of
+    >>> texts = ["(VALUES (1), (NULL)) AS s(id)", "(SELECT 1 AS id, 'a' AS v) s", "(VALUES (1)) s JOIN t"]
+    >>> [is_source_of_literals(tokens_of(f"SELECT * FROM {text}", "query")) for text in texts]
+    [True, True, False]
+    """
+    signs, lists = list[str](), _lists(tokens)
+    for number, token in enumerate(tokens):
+        if number not in lists:
+            signs.append(_sign(token, _NAME))
+    return _OF_LITERALS.fullmatch(" ".join(signs)) is not None
+
+
+def is_source_of_query(tokens: Sequence[Token]) -> bool:
+    """Whether the source of a MERGE, behind SELECT * FROM, is a query in brackets with a name.
+
+    >>> from upsert.sql.dialect import tokens_of
+    >>> is_source_of_query(tokens_of("SELECT * FROM (SELECT id FROM t WHERE (id > 1)) AS s", "query"))
+    True
+    """
+    return _OF_QUERY.fullmatch(_form(list(outside_of_brackets(tokens)), "SELECT")) is not None
+
+
+def _lists(tokens: Sequence[Token]) -> frozenset[int]:
+    """Which words are those of rows behind VALUES."""
+    found, depth, is_in = set[int](), 0, False
+    for number, token in enumerate(tokens):
+        if token.token_type is TokenType.VALUES:
+            is_in, depth = True, 0
+            continue
+        depth += token.token_type is TokenType.L_PAREN
+        if is_in and (depth or token.token_type is TokenType.COMMA):
+            found.add(number)
+        else:
+            is_in = False
+        depth -= token.token_type is TokenType.R_PAREN
+    return frozenset(found)
+
+
 def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bool:
     """Whether a SELECT stands in Spark's order and forms; ``is_computed``: its list has expressions.
 
@@ -71,7 +120,7 @@ def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bo
     >>> [is_plain_select(tokens_of(text, "query")) for text in texts]
     [True, False]
     """
-    if any(word.text.upper() == _FUNCTION and word.token_type not in _WITH_TEXT for word in tokens):
+    if _calls(tokens):
         return False
     clauses = list(_clauses(tokens))
     names = [words[0].text.upper() for words in clauses]
@@ -83,6 +132,15 @@ def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bo
         and (name not in {*free, "HAVING"} or _is_plain(words))
         for name, words in zip(names, clauses, strict=True)
     )
+
+
+def _calls(tokens: Sequence[Token]) -> bool:
+    return any(word.text.upper() == _FUNCTION and word.token_type not in _WITH_TEXT for word in tokens)
+
+
+def is_plain_merge(tokens: Sequence[Token]) -> bool:
+    """Whether the query of a MERGE, whose clauses have been read, has only signs that both read alike."""
+    return not _calls(tokens) and _is_plain(tokens)
 
 
 def is_plain_list(tokens: Sequence[Token]) -> bool:
