@@ -24,6 +24,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Check, Column, Length, TableSchema, plainly
 from upsert.sql.columns import WrittenCheck
 from upsert.sql.dialect import expression_tree, too_deep
+from upsert.sql.forms import check_condition, check_numbers
 from upsert.sql.predicates import interval_literal, negative
 from upsert.sql.tokens import Cursor
 from upsert.sql.types import read_type
@@ -58,7 +59,9 @@ def check_of(written: WrittenCheck, schema: TableSchema, subject: str) -> Check:
             )
         return Ref(0, names[0])
 
+    check_numbers(written.text, of)
     condition = condition_of(written.tree, stored, lambda ref: schema.type_of(ref.column), of, "checked")
+    check_condition(written.text, of)
     found = Check(written.name or "", written.text, condition)
     if written.name is not None:
         return found
@@ -415,6 +418,7 @@ def check_default(column: Column, subject: str) -> None:
         return
     of = f"{subject}: column {column.name!r}: DEFAULT {column.default}"
     tree = expression_tree(column.default, of)
+    check_numbers(column.default, of)
     for node in tree.walk():
         is_column = isinstance(node, exp.Column) and node.name.lower() not in _CONSTANTS
         if is_column or isinstance(node, exp.Query | exp.AggFunc | exp.Window | exp.Star):

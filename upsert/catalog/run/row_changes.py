@@ -26,6 +26,7 @@ from upsert.options import boolean
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.sql import statements as s
+from upsert.sql.forms import has_plain_where
 from upsert.sql.predicates import alternatives
 from upsert.store import Table
 from upsert.store.metadata.snapshot import SnapshotInfo
@@ -102,6 +103,8 @@ def _comparisons(
     query = statement.rows
     if session is not None and query is not None and is_read_otherwise(session, query.text):
         raise SchemaError(f"{subject}: the condition is read as the session's settings say")
+    if query is not None and not has_plain_where(query):
+        raise SchemaError(f"{subject}: the condition must be an expression as Spark writes it")
     return alternatives(condition, schema, None if session is None else zone(session), subject, name)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
@@ -124,6 +125,36 @@ def fields(tmp_path: Path) -> Catalog:
 
 def ids(catalog: Catalog) -> list[int]:
     return sorted(catalog.table("t").snapshot().scan(columns=["id"])["id"].to_pylist())
+
+
+NO_SPARK_SQL = [
+    "id IN (7,, 8)",
+    "id IN (7,)",
+    "id BETWEEN 7 8",
+    "id NOT NULL",
+    "id : = 7",
+    "id = 7 :",
+    "id IS NOT + NULL",
+    "id = 7 AND id !IN (1)",
+]
+
+
+@pytest.mark.parametrize("condition", NO_SPARK_SQL)
+def test_a_condition_that_spark_refuses_deletes_nothing(
+    fields: Catalog, condition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS")
+    with pytest.raises((SchemaError, SparkNeededError)):
+        fields.sql(f"DELETE FROM t WHERE {condition}")
+    assert ids(fields) == [1, 2, 7]
+
+
+@pytest.mark.spark
+def test_spark_tells_what_is_wrong_with_a_condition(fields: Catalog, spark: SparkSession) -> None:
+    for condition in NO_SPARK_SQL:
+        with pytest.raises((SchemaError, PySparkException)):
+            fields.sql(f"DELETE FROM t WHERE {condition}", spark)
+        assert ids(fields) == [1, 2, 7], condition
 
 
 @pytest.mark.parametrize("condition", [*FIELDS, "nope.id = 7", "x.t.id = 7"])

@@ -1,5 +1,6 @@
 """Lengths, DEFAULT and CHECK in statements, batches and streams, against what Spark itself says."""
 
+import re
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -129,6 +130,32 @@ def is_broken(schema: TableSchema, row: pa.Table) -> bool:
     except CheckViolatedError:
         return True
     return False
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("n IN (1,, 2)", "found ',' at line 1, column 9"),
+        ("coalesce(n, ) > 1", "found ')' at line 1, column 13"),
+        ("n BETWEEN 1 2", "found '2' at line 1, column 13"),
+        ("n NOT NULL", "found 'NULL' at line 1, column 7"),
+        ("CASE WHEN yes n > 1 END", "found 'n' at line 1, column 15"),
+        ("x > 1.5e- 1", "a name needs back quotes, found '1.5e' at line 1, column 5"),
+        ("x > 1e", "a name needs back quotes, found '1e' at line 1, column 5"),
+        ("x > . 5", "found '.' at line 1, column 5"),
+        ("n > 1 :", "found ':' at line 1, column 7"),
+    ],
+)
+def test_a_check_that_spark_does_not_read_is_refused(text: str, found: str) -> None:
+    """sqlglot passes over what is missing, and over what is too much."""
+    schema = TableSchema.of(COLUMNS, primary_key=["id"])
+    with pytest.raises(SchemaError, match=re.escape(found)):
+        check_of(read_check(Cursor(f"CHECK ({text})")), schema, "t")
+
+
+def test_a_default_that_is_no_number_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(SchemaError, match="a number has digits behind its E"):
+        catalog.sql("CREATE TABLE d (id BIGINT, x DOUBLE DEFAULT 1e, PRIMARY KEY (id) NOT ENFORCED)")
 
 
 @pytest.fixture

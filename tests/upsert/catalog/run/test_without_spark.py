@@ -251,6 +251,9 @@ def test_orders_are_sparks(spark: SparkSession, filled: Catalog) -> None:
         "SELECT id FROM kinds WHERE ratio >= 1.5e- ! 1",
         "SELECT id FROM kinds WHERE id IN (1,,2)",
         "SELECT id FROM kinds WHERE id IN (, 2)",
+        "SELECT id FROM kinds WHERE id BETWEEN 1 2",
+        "SELECT id FROM kinds WHERE id NOT NULL",
+        "SELECT id FROM kinds WHERE id : = 1",
         "SELECT * FROM kinds LIMIT 1 ORDER BY id",
         "SELECT * FROM kinds ORDER BY id WHERE id = 1",
         "SELECT * FROM kinds WHERE id IN (1,)",
@@ -618,6 +621,8 @@ def test_other_updates_are_sparks(tmp_path: Path) -> None:
         assert needs_spark(catalog, f"UPDATE target SET {change}"), change
     assert needs_spark(catalog, "UPDATE target SET n = 1 WHERE id IN (SELECT 1)")
     assert needs_spark(catalog, "UPDATE target SET n = 1 WHERE rand() > 0.5")
+    assert needs_spark(catalog, "UPDATE target SET n = 1 WHERE n BETWEEN 1 2")
+    assert needs_spark(catalog, "UPDATE target SET n = CASE WHEN n > 1 n END")
 
 
 def test_an_update_by_literals_sees_what_others_commit_meanwhile(

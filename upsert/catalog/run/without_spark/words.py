@@ -14,6 +14,7 @@ from typing import Final
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.sql.dialect import outside_of_brackets, tokens_of
+from upsert.sql.forms import are_new_values, is_expression
 from upsert.sql.query import QueryText
 
 
@@ -130,6 +131,8 @@ def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bo
     return all(
         (name in free or _FORMS[name].fullmatch(_form(words, name)) is not None)
         and (name not in {*free, "HAVING"} or _is_plain(words))
+        and (name != "WHERE" or is_expression(words[1:]))
+        and (name != "SELECT" or not is_computed or are_new_values(words))
         for name, words in zip(names, clauses, strict=True)
     )
 
