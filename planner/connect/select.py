@@ -22,6 +22,7 @@ from deltajoin.expressions import Condition, Ref, conjunction
 from deltajoin.spec import KINDS
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, null_supplied, visible
 from planner.connect.clauses import Clauses, Span
+from planner.connect.nested import Piece
 from planner.connect.relations import relation
 from planner.connect.scope import Listed, Named, Scope, listed
 from planner.connect.sums import FUNCTIONS, Item, is_summed
@@ -31,7 +32,6 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.sql.checks import condition_of
 from upsert.sql.dialect import END, START, Edit, Revision, tokens_of, visible_name
-from upsert.sql.nested import Piece
 from upsert.sql.query import AsOf, AsOfKind, Reference, is_read
 from upsert.sql.tokens import without_comments
 from upsert.sql.volatile import of_the_moment

@@ -18,6 +18,7 @@ from deltajoin.spec import DeltaJoinSpec, JoinedTable, output_name, present_name
 from deltajoin.tree import visible
 from planner.connect.explained import Told, planned_join
 from planner.connect.lookups import FoundJoin, looked_up_in
+from planner.connect.nested import Piece, pieces
 from planner.connect.select import COUNTED, Inputs, Select, Source
 from planner.connect.sums import summed
 from planner.refusals import PlanError, Refused
@@ -25,7 +26,6 @@ from planner.settings import Settings
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark.connect import parallelism
-from upsert.sql.nested import Piece, pieces
 from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.store.table import Table
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey

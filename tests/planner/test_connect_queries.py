@@ -14,6 +14,7 @@ from deltajoin.spec import MAX_TABLES, output_name, present_name
 from deltajoin.tree import null_supplied, visible
 from planner import PlanError
 from planner.connect.explained import Told
+from planner.connect.nested import Piece, pieces
 from planner.connect.select import Inputs, Select
 from planner.connect.sums import summed
 from planner.connect.text import _present, _Rows, _with_tables
@@ -21,7 +22,6 @@ from planner.settings import Settings
 from tests.deltajoin.core.trees import sql_of
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
-from upsert.sql.nested import Piece, pieces
 from upsert.sql.query import QueryText
 from upsert.store.table import Table
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from planner import PlanError
+from planner.connect.nested import Piece, pieces
 from planner.connect.select import Inputs, Select
 from upsert.errors import SchemaError
-from upsert.sql.nested import Piece, pieces
 from upsert.sql.query import QueryText
 
 LOOKUP = "JOIN b FOR SYSTEM_TIME AS OF PROCTIME()"
