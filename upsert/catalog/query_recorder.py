@@ -252,7 +252,8 @@ class QueryRecorder(ProgressListener):
 
     def _meet(self, id: str) -> None:
         """Before the first record of a query: take over what earlier runs have left."""
-        query_records.forget_oldest(self._warehouse)
+        with suppress(UpsertError, OSError):  # the next start tries again; the record does not depend on it
+            query_records.forget_oldest(self._warehouse)
         earlier = query_records.read(self._warehouse, id)
         self._met.add(id)
         if earlier is not None:

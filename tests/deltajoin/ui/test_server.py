@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -173,6 +174,10 @@ def test_the_command_serves_until_it_is_interrupted(warehouse: str) -> None:
             assert address is not None
             with urllib.request.urlopen(f"{address[0]}/api/queries", timeout=60) as answer:
                 assert len(json.load(answer)) == len(query_records.names(warehouse))
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                urllib.request.urlopen(f"{address[0]}/{'a' * 9_000}", timeout=60)
         finally:
             process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()

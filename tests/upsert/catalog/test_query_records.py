@@ -261,6 +261,17 @@ def test_a_folder_in_the_place_of_a_record_or_of_a_stop_hides_no_other(tmp_path:
     assert query_records.read(str(tmp_path), str(uuid.UUID(int=0))) is None
 
 
+def test_a_pipe_in_the_place_of_a_record_holds_up_no_reader(tmp_path: Path) -> None:
+    query_records.write(str(tmp_path), fresh())
+    os.mkfifo(tmp_path / query_records.FOLDER / f"{uuid.UUID(int=0)}.json")
+    found: list[query_records.Records] = []
+    reader = threading.Thread(target=lambda: found.append(read_all(str(tmp_path))), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert [one.queries for one in found] == [(fresh(),)]
+    assert [len(one.unreadable) for one in found] == [1]
+
+
 def test_records_that_were_not_written_for_longest_are_forgotten(tmp_path: Path) -> None:
     ids = [str(uuid.uuid4()) for _ in range(5)]
     for number, id in enumerate(ids):
@@ -488,6 +499,16 @@ def test_the_end_of_a_query_is_written_when_the_storage_answers_again(
             time.sleep(0.01)
     recorder.close()
     assert [one.state for one in found] == ["failed"]
+
+
+def test_what_cannot_be_forgotten_hinders_no_record(recorder: QueryRecorder, tmp_path: Path) -> None:
+    left = tmp_path / query_records.FOLDER / f".{ID}.json-{0:032x}.tmp"
+    left.mkdir(parents=True)  # as one of another user, it cannot be deleted
+    os.utime(left, (1, 1))
+    recorder.onQueryStarted(started())
+    recorder.onQueryTerminated(terminated())
+    recorder.close()
+    assert [one.state for one in read_all(str(tmp_path)).queries] == ["ended"]
 
 
 def test_a_storage_that_fails_is_told_once_and_fails_nothing(tmp_path: Path) -> None:

@@ -214,7 +214,8 @@ class Committer:
                     if self._publish(info, change):
                         return Committed(info, change.added)
                 except _TakenBackError:
-                    if not goes_first:  # rows are of a state that is gone; what goes first begins again
+                    # rows are of a state that is gone; what goes first, and what has none, begins again
+                    if not goes_first and (change.added or change.transaction is not None):
                         raise
                 lost_races += 1
                 raise _LostRaceError(head.id)

@@ -96,7 +96,7 @@ class LocalStorage:
 
     def read(self, path: str) -> bytes:
         """The content of a file."""
-        with disk_errors_of(path), open(path, "rb") as file:
+        with disk_errors_of(path), open(path, "rb", opener=_opened_at_once) as file:
             return file.read()
 
     def mapped(self, path: str, use: Callable[[str], T]) -> T:
@@ -163,6 +163,11 @@ class LocalStorage:
 
 
 LOCAL: Final = LocalStorage()
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    """A pipe in the place of a file is opened too, and is empty, where reading would wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _unless_missing(error: OSError) -> None:

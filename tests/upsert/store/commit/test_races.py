@@ -134,6 +134,23 @@ def test_an_overwrite_replaces_what_came_in_between_too(table: Table) -> None:
     assert ids_of(table) == [3]
 
 
+def test_a_clean_up_that_stalled_past_an_expiry_begins_again(table: Table) -> None:
+    """It told its caller to write rows again, and it has none."""
+    table.write(rows(1))
+    table.stage(rows(9), order="rows")
+
+    def outrun() -> None:
+        for number in range(2, 5):
+            table.write(rows(number))
+        table.expire(keep=1)
+
+    rival = Rival(outrun)
+    in_environment(table, Environment(put_if_absent=rival.put_if_absent)).clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+    assert ids_of(table) == [1, 2, 3, 4]
+    assert table.check(deep=True) == ()
+
+
 def test_a_commit_gives_up_late_and_says_so(table: Table) -> None:
     """Time and chance are injected: minutes of lost races take no time here, and pauses grow to a bound."""
     clock, pauses = [0.0], []
