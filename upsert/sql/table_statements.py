@@ -286,7 +286,11 @@ def alter_table(cursor: Cursor) -> Statement:
         if cursor.ahead(*head):
             # what follows MODIFY in this form is read as in CREATE TABLE, its first word too
             cursor.skip(*(head[:1] if read is _modify_watermark else head))
-            return s.AlterTable(name, tuple(read(cursor)))
+            changes = tuple(read(cursor))
+            if cursor.ahead(","):
+                several = _OF_SEVERAL.get(head[0], "a statement for each change")
+                raise cursor.refusal(f"several changes are one list; write {several}")
+            return s.AlterTable(name, changes)
     raise cursor.refusal(f"expected {_FORMS}")
 
 
@@ -448,6 +452,13 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("COMMENT",): lambda cursor: [alterations.SetComment(None, cursor.string("a comment in quotes"))],
 }
 """The first words of each change of a definition, and what reads the rest of it."""
+
+_OF_SEVERAL: Final = {
+    "ADD": "ADD (a type, b type)",
+    "DROP": "DROP COLUMNS (a, b)",
+    "SET": "SET ('key' = 'value', 'key' = 'value')",
+}
+"""How several changes are written that begin with a word."""
 
 
 def alter_view(cursor: Cursor) -> s.SuspendView | s.AlterView:

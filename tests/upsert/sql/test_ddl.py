@@ -714,6 +714,12 @@ def test_alter_table_says_what_changes(text: str, changes: tuple[Alteration, ...
         ("ADD COLUMN a.b INT FIRST", "a field of a struct has no comment, and becomes the last one"),
         ("ADD COLUMN a. INT NULL", "expected a column type"),
         ("ALTER COLUMN a.b SET DEFAULT 3", "expected TYPE: a part of a column has no comment and no DEFAULT"),
+        (
+            "ADD COLUMN x INT, ADD COLUMN y INT",
+            "several changes are one list; write ADD (a type, b type), found ','",
+        ),
+        ("DROP COLUMN x, DROP COLUMN y", "write DROP COLUMNS (a, b), found ','"),
+        ("RENAME COLUMN x TO y, z TO a", "write a statement for each change, found ','"),
         ("RENAME COLUMN a.b TO c.d", "expected the end of the statement, found '.'"),
         ("ADD COLUMN a INT CHECK (a > 0)", "CHECK (a > 0) is added by itself"),
         ("ADD CHECK (a > 0)", "a constraint gets a name; write ADD CONSTRAINT name CHECK (…)"),

@@ -53,7 +53,9 @@ class Mirror:
                 f"table {name!r}: {unique} must not be UNIQUE, because that is not checked when rows are "
                 "written, and the mirror would stop at the first duplicate; leave out UNIQUE"
             )
-        own = replace(schema, columns=tuple(column.as_data for column in schema.columns))
+        # records give each column a value, and a DEFAULT would be refused where rows are there already
+        columns = (replace(column.as_data, default=None) for column in schema.columns)
+        own = replace(schema, columns=tuple(columns))
         TableOptions.parse(options, own, owner=f"table {name!r}: options '{PREFIX}*'")
         return cls(owner, os.path.join(folder, _FOLDER, name), own, dict(options))
 

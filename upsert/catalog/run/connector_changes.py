@@ -22,6 +22,7 @@ from upsert.kafka.options import key_of
 from upsert.schema import Column, TableSchema
 from upsert.spark.queries import checkpoint_of
 from upsert.sql import statements as s
+from upsert.sql.show_create import declared_names
 from upsert.store import alterations as a
 from upsert.store.metadata.definition import Definition as Columns
 from upsert.store.storage import storage_of
@@ -111,6 +112,7 @@ def _without(options: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
 
 
 def _changed(columns: Columns, change: Any, of: str) -> Columns:
+    known = declared_names(columns.schema)
     match change:
         case a.AddComputed(Column() as column):
             change = a.AddColumn(column)
@@ -119,6 +121,8 @@ def _changed(columns: Columns, change: Any, of: str) -> Columns:
                 f"{of}: column {column.name!r} is NOT NULL, and stored rows would have NULL in it; leave out "
                 "NOT NULL"
             )
+        case a.RenameColumn(name) | a.WidenColumn(name) | a.MoveColumn(name) if name not in known:
+            columns.schema.type_of(name, of)  # refuses it
         case a.RenameColumn(name) | a.WidenColumn(name):
             raise SchemaError(
                 f"{of}: column {name!r} must keep its name and type, under which records and stored rows "

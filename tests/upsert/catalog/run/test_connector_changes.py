@@ -116,6 +116,15 @@ def test_the_mirror_follows_and_keeps_its_rows(catalog: Catalog) -> None:
     }  # fmt: skip
 
 
+def test_a_mirror_with_rows_follows_a_column_with_a_default(catalog: Catalog) -> None:
+    """The advice was to delete its rows. Its records have a value for each column, so it needs none."""
+    begun_mirror(catalog)
+    catalog.sql("ALTER TABLE users ADD COLUMN rank INT DEFAULT 7")
+    (row,) = catalog.table("users").snapshot().scan(columns=["id", "rank"]).to_pylist()
+    assert row == {"id": 1, "rank": None}
+    assert "`rank` INT DEFAULT 7" in shown(catalog)
+
+
 def test_a_mirror_that_a_crash_has_left_ahead_is_brought_back(catalog: Catalog) -> None:
     mirror = begun_mirror(catalog)
     mirror.alter(AddColumn(Column("name", pa.string())))
@@ -147,6 +156,9 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "DROP COLUMN region": (SchemaError, "region"),
     "DROP COLUMN nothing": (SchemaError, "unknown column 'nothing'"),
     "ALTER COLUMN level FIRST": (SchemaError, "must keep its place"),
+    "ALTER COLUMN nope FIRST": (SchemaError, "unknown column 'nope'"),
+    "RENAME COLUMN nope TO l": (SchemaError, "unknown column 'nope'"),
+    "MODIFY COLUMN nope BIGINT": (SchemaError, "unknown column 'nope'"),
     "RENAME COLUMN level TO l": (SchemaError, "must keep its name and type"),
     "MODIFY COLUMN level BIGINT": (SchemaError, "must keep its name and type"),
     "ADD UNIQUE INDEX (level)": (SchemaError, "must not be UNIQUE"),
