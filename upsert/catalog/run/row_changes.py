@@ -20,7 +20,7 @@ from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.rows_found import FoundRows, rows_found
 from upsert.catalog.run.scans import is_read_otherwise, zone
 from upsert.catalog.run.without_spark.statements import deleted, updated
-from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
+from upsert.errors import CommitConflictError, ConfigurationError, SchemaError, SnapshotExpiredError
 from upsert.managed import frames
 from upsert.options import boolean
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -29,6 +29,8 @@ from upsert.sql import statements as s
 from upsert.sql.forms import has_plain_where
 from upsert.sql.predicates import alternatives
 from upsert.store import Table
+from upsert.store.commit.committer import TURN_AFTER
+from upsert.store.commit.turn import Turn
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.predicate import Where
 from upsert.store.read.snapshot import Snapshot
@@ -171,31 +173,43 @@ def committed(
     over Spark Connect.
     """
     options = {} if is_tracked is None else {_TRACKING: str(is_tracked).lower()}
-    for attempt in range(1, ATTEMPTS + 1):
-        table = context.table(name)
-        base = table.snapshot()
-        asked = {**options, "unchanged-since": str(base.id)}
-        found = changed(base.id)
-        try:
-            if isinstance(found, pa.Table):
-                done: Snapshot | None = frames.write_rows(found, table.path, asked)
-            else:
-                write = frames.write_few if found.are_few else frames.write
-                done = write(found.rows, table.path, asked)
-        except (CommitConflictError, PySparkException) as cause:
-            # over Spark Connect it was raised in a process of Spark's, which keeps only its text
-            if not isinstance(cause, CommitConflictError) and CommitConflictError.__name__ not in str(cause):
-                raise
-            if attempt == ATTEMPTS:
-                raise CommitConflictError(
-                    f"table {name!r}: rows must not change while the statement runs, but other writers "
-                    f"changed them {ATTEMPTS} times; stop those, or change fewer rows at a time"
-                ) from cause
-        else:
-            break
+    with Turn.of(context.table(name).root) as turn:
+        for attempt in range(1, ATTEMPTS + 1):
+            table = context.table(name)
+            base = table.snapshot()
+            try:
+                done = _write(changed(base.id), table, {**options, "unchanged-since": str(base.id)})
+                break
+            except (*_OVERTAKEN, PySparkException) as cause:
+                if not _is_overtaken(cause) or context.table(name).snapshot().id == base.id:
+                    raise
+                if attempt == ATTEMPTS:
+                    raise CommitConflictError(
+                        f"table {name!r}: rows must not change while the statement runs, but other writers "
+                        f"changed them {ATTEMPTS} times; stop those, or change fewer rows at a time"
+                    ) from cause
+                if attempt >= TURN_AFTER and not isinstance(cause, PySparkException):
+                    turn.take()  # else a process of Spark's may commit, which would wait for this one
     if done is not None:
         return f"snapshot {done.id}", done.committed_rows
     return _committed_as(base.info, context.table(name).snapshot().info), None
+
+
+_OVERTAKEN: Final = (CommitConflictError, SnapshotExpiredError)
+"""What ends a statement whose rows other writers have changed, or whose snapshot has expired since."""
+
+
+def _is_overtaken(cause: Exception) -> bool:
+    """Whether a statement has to begin again; of what Spark's processes have raised only the text is left."""
+    return isinstance(cause, _OVERTAKEN) or any(kind.__name__ in str(cause) for kind in _OVERTAKEN)
+
+
+def _write(found: FoundRows | pa.Table, table: Table, options: Mapping[str, str]) -> Snapshot | None:
+    """Commit the changes that were found."""
+    if isinstance(found, pa.Table):
+        return frames.write_rows(found, table.path, options)
+    write = frames.write_few if found.are_few else frames.write
+    return write(found.rows, table.path, options)
 
 
 def _committed_as(base: SnapshotInfo, newest: SnapshotInfo) -> str:

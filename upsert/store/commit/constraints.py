@@ -191,7 +191,7 @@ class UniqueCheck:
 class KeyConflicts:
     """The keys of a commit's files against those of all commits after the snapshot that it was computed from.
 
-    A table without primary key needs no such look: its counts say whether a row is still there.
+    In a table without primary key all of a row is its key.
     """
 
     def __init__(self, history: History, files: Sequence[FileEntry], since: int) -> None:
@@ -205,8 +205,6 @@ class KeyConflicts:
         Of one whose rows lay in other buckets it is not told which they were.
         """
         history = self._history
-        if history.layout.is_counted:
-            return
         try:
             commits = [info for info in history.since(self._seen, latest) if info.changes_rows]
             deltas = history.deltas(commits)

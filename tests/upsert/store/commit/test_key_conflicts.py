@@ -1,4 +1,4 @@
-"""A commit that was computed from a snapshot goes through if nobody has changed rows of its keys since."""
+"""A commit that was computed from a snapshot goes through if no other has changed rows of its keys since."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 from upsert.errors import CommitConflictError
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.commit.staging import StagedFiles
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])
 
@@ -68,3 +69,23 @@ def test_tag_of_a_compaction_after_an_expired_commit_does_not_hide_what_that_cha
     table.expire(keep=1)
     with pytest.raises(CommitConflictError, match="snapshot 2, which has expired"):
         table.commit([staged], unchanged_since=base)
+
+
+def test_without_a_primary_key_equal_rows_are_a_conflict_and_other_ones_not(tmp_path: Path) -> None:
+    table = Table.create(
+        tmp_path / "t", TableSchema.of({"id": pa.int64(), "v": pa.string()}), {"bucket": "2"}
+    )
+    table.write(rows(1, 1, 2))
+    base = table.snapshot().id
+
+    def replaced(*ids: int) -> list[StagedFiles]:
+        kinds = ["-D"] * len(ids) + ["+I"] * len(ids)
+        both = pa.concat_tables([rows(*ids), rows(*ids, v="new")]).append_column("_row_kind", [kinds])
+        return [table.stage_raw(both)]
+
+    one, other, late = replaced(1, 1), replaced(2), replaced(1, 1)
+    table.commit(one, unchanged_since=base)
+    table.commit(other, unchanged_since=base)
+    table.write(rows(1, 1))
+    with pytest.raises(CommitConflictError, match=r"snapshot 2, by .* has changed one of them; do it again"):
+        table.commit(late, unchanged_since=base)
