@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from sqlglot.tokenizer_core import Token, TokenType
@@ -28,7 +29,7 @@ _LIKE: Final = frozenset({"LIKE", "ILIKE", "RLIKE", "REGEXP"})
 _PREDICATES: Final = frozenset({"IS", "NOT", "IN", "BETWEEN"})
 _JOINING: Final = _PREDICATES | {"AND", "OR"}
 _TRUTHS: Final = frozenset({"NULL", "TRUE", "FALSE", "UNKNOWN"})
-_TIMES: Final = frozenset({"DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
+TIMES: Final = frozenset({"DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _UNITS: Final = re.compile("(?:YEAR|MONTH|WEEK|DAY|HOUR|MINUTE|SECOND|MILLISECOND|MICROSECOND)S?")
 _NO_NAMES: Final = frozenset(
     {"AND", "OR", "NOT", "IN", "IS", "BETWEEN", "WHEN", "THEN", "ELSE", "END", "AS", "FROM", "FOR", "ESCAPE"}
@@ -50,7 +51,7 @@ _FOLLOWING: Final = {
 
 _TYPES: Final = frozenset(
     {"BOOLEAN", "BYTE", "TINYINT", "SHORT", "SMALLINT", "INT", "INTEGER", "LONG", "BIGINT", "FLOAT", "REAL"}
-    | {"DOUBLE", "DECIMAL", "DEC", "NUMERIC", "STRING", "CHAR", "VARCHAR", "BINARY", *_TIMES}
+    | {"DOUBLE", "DECIMAL", "DEC", "NUMERIC", "STRING", "CHAR", "VARCHAR", "BINARY", *TIMES}
 )
 _WITH_DIGITS: Final = ("DECIMAL", "DEC", "NUMERIC", "CHAR", "VARCHAR", "TIME")
 
@@ -66,21 +67,50 @@ def is_expression(words: Sequence[Token]) -> bool:
     return _misfit(words) is None
 
 
-def are_new_values(words: Sequence[Token]) -> bool:
-    """Whether words are ``SELECT *`` and what an UPDATE sets, each an expression with a name in quotes.
+def are_named(words: Sequence[Token]) -> bool:
+    """Whether words are expressions with names in quotes, as what an UPDATE sets in its query.
 
-    >>> texts = ["SELECT *, 1 AS `a`, CAST(b AS INT) AS `c`", "SELECT *, CASE WHEN a 1 END AS `c`"]
-    >>> [are_new_values(tokens_of(text, "query")) for text in texts]
+    >>> texts = ["1 AS `a`, CAST(b AS INT) AS `c`", "CASE WHEN a 1 END AS `c`"]
+    >>> [are_named(tokens_of(text, "query")) for text in texts]
     [True, False]
     """
-    depth, begins = 0, 3
-    for at, word in enumerate(words):
-        depth += (word.token_type is TokenType.L_PAREN) - (word.token_type is TokenType.R_PAREN)
-        if depth == 0 and word.token_type is TokenType.ALIAS:
-            if not is_expression(words[begins:at]):
-                return False
-            begins = at + 3  # behind the name and the comma
+    begins = 0
+    for at in outer(words, TokenType.ALIAS):
+        if not is_expression(words[begins:at]):
+            return False
+        begins = at + 3  # behind the name and the comma
     return begins == len(words) + 1
+
+
+def are_rows(words: Sequence[Token]) -> bool:
+    """Whether words are rows of expressions, as behind VALUES.
+
+    >>> [are_rows(tokens_of(text, "query")) for text in ["(1, 'a'), (2, NULL)", "(1,), (2, NULL)", "1, 2"]]
+    [True, False, True]
+    """
+    rows = parts(words, TokenType.COMMA)
+    if not all(row and row[0].token_type is TokenType.L_PAREN for row in rows):
+        return all(map(is_expression, rows))
+    are_closed = all(row[-1].token_type is TokenType.R_PAREN for row in rows)
+    return are_closed and all(
+        is_expression(cell) for row in rows for cell in parts(row[1:-1], TokenType.COMMA)
+    )
+
+
+def parts(words: Sequence[Token], sign: TokenType) -> list[Sequence[Token]]:
+    """The words between signs that stand in no brackets."""
+    ends = [-1, *outer(words, sign), len(words)]
+    return [words[start + 1 : end] for start, end in pairwise(ends)]
+
+
+def outer(words: Sequence[Token], kind: TokenType) -> list[int]:
+    """The places of the words of a kind that stand in no brackets."""
+    found, depth = [], 0
+    for at, word in enumerate(words):
+        depth += word.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
+        depth -= word.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
+        found += [at] if depth == 0 and word.token_type is kind else []
+    return found
 
 
 def has_plain_where(query: QueryText) -> bool:
@@ -223,7 +253,7 @@ class _Reader:
             while self._is(TokenType.STRING):
                 self.at += 1
             return None
-        if self._word() in _TIMES and self._is(TokenType.STRING, 1):
+        if self._word() in TIMES and self._is(TokenType.STRING, 1):
             self.at += 2
             return None
         return self._named()

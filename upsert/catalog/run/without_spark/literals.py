@@ -25,6 +25,13 @@ _TIMES: Final = {
 }
 """How days and times are written that all readers of texts read alike."""
 
+_TYPES_OF_TIMES: Final = {
+    exp.DType.DATE: pa.date32(),
+    exp.DType.TIMESTAMP: types.TIMESTAMP,
+    exp.DType.TIMESTAMPTZ: types.TIMESTAMP,  # what sqlglot makes of Spark's TIMESTAMP
+    exp.DType.TIMESTAMPLTZ: types.TIMESTAMP,
+}
+
 _DIGITS: Final = 18
 """Signs of a number that is a BIGINT, or a DECIMAL with no more digits before the point than one."""
 
@@ -123,20 +130,11 @@ def _type(node: exp.Expr) -> pa.DataType | None:
     return None
 
 
-_TYPES_OF_TIMES: Final = {
-    exp.DType.DATE: pa.date32(),
-    exp.DType.TIMESTAMP: types.TIMESTAMP,
-    exp.DType.TIMESTAMPTZ: types.TIMESTAMP,  # what sqlglot has for Spark's TIMESTAMP
-}
-
-
 def _literal(node: exp.Expr, type_: pa.DataType, zone: str | None) -> Any:
     """A literal's value, if a column of the type has it as it is written."""
     if isinstance(node, exp.Cast):
-        pattern = _TIMES.get(type_)
-        if not isinstance(node.this, exp.Literal) or pattern is None or not pattern.fullmatch(node.this.name):
-            return None
-        return value_in(node, type_, zone)
+        is_time = _type(node) == type_ and _TIMES[type_].fullmatch(node.this.name) is not None
+        return value_in(node, type_, zone) if is_time else None
     if isinstance(node, exp.Literal | exp.Boolean) or (
         isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string
     ):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.sql.dialect import outside_of_brackets, tokens_of
-from upsert.sql.forms import are_new_values, is_expression
+from upsert.sql.forms import TIMES, are_named, are_rows, is_expression, outer
 from upsert.sql.query import QueryText
 
 
@@ -65,7 +65,7 @@ def words_of(query: QueryText) -> Sequence[Token] | None:
 
 
 _LIST: Final = r"(?:VALUES|\( VALUES \)) (?:AS )?n(?: \( [nk](?: , [nk])* \))?"
-_LITERAL: Final = "(?:(?:- )?1|'|[nk] '|k|: n) (?:AS )?[nk]"
+_LITERAL: Final = "(?:(?:- )?1|'|T '|k|: n) (?:AS )?[nk]"
 _OF_LITERALS: Final = re.compile(
     rf"SELECT \* FROM (?:{_LIST}|\( SELECT (?:\* FROM {_LIST}|{_LITERAL}(?: , {_LITERAL})*) \) (?:AS )?n)"
 )
@@ -80,11 +80,13 @@ def is_source_of_literals(tokens: Sequence[Token]) -> bool:
     >>> [is_source_of_literals(tokens_of(f"SELECT * FROM {text}", "query")) for text in texts]
     [True, True, False]
     """
-    signs, lists = list[str](), _lists(tokens)
-    for number, token in enumerate(tokens):
+    lists, signs = _lists(tokens), list[str]()
+    for number, (token, following) in enumerate(zip_longest(tokens, tokens[1:])):
         if number not in lists:
-            signs.append(_sign(token, _NAME))
-    return _OF_LITERALS.fullmatch(" ".join(signs)) is not None
+            is_time = following is not None and following.token_type is TokenType.STRING
+            signs.append("T" if is_time and token.text.upper() in TIMES else _sign(token, _NAME))
+    rows = [tokens[number] for number in lists]
+    return _OF_LITERALS.fullmatch(" ".join(signs)) is not None and (not rows or are_rows(rows))
 
 
 def is_source_of_query(tokens: Sequence[Token]) -> bool:
@@ -97,20 +99,20 @@ def is_source_of_query(tokens: Sequence[Token]) -> bool:
     return _OF_QUERY.fullmatch(_form(list(outside_of_brackets(tokens)), "SELECT")) is not None
 
 
-def _lists(tokens: Sequence[Token]) -> frozenset[int]:
-    """Which words are those of rows behind VALUES."""
-    found, depth, is_in = set[int](), 0, False
+def _lists(tokens: Sequence[Token]) -> list[int]:
+    """The places of the words of rows behind VALUES."""
+    found, depth, is_in = list[int](), 0, False
     for number, token in enumerate(tokens):
         if token.token_type is TokenType.VALUES:
             is_in, depth = True, 0
             continue
         depth += token.token_type is TokenType.L_PAREN
         if is_in and (depth or token.token_type is TokenType.COMMA):
-            found.add(number)
+            found.append(number)
         else:
             is_in = False
         depth -= token.token_type is TokenType.R_PAREN
-    return frozenset(found)
+    return found
 
 
 def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bool:
@@ -132,7 +134,7 @@ def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bo
         (name in free or _FORMS[name].fullmatch(_form(words, name)) is not None)
         and (name not in {*free, "HAVING"} or _is_plain(words))
         and (name != "WHERE" or is_expression(words[1:]))
-        and (name != "SELECT" or not is_computed or are_new_values(words))
+        and (name != "SELECT" or not is_computed or are_named(words[3:]))
         for name, words in zip(names, clauses, strict=True)
     )
 
@@ -143,7 +145,12 @@ def _calls(tokens: Sequence[Token]) -> bool:
 
 def is_plain_merge(tokens: Sequence[Token]) -> bool:
     """Whether the query of a MERGE, whose clauses have been read, has only signs that both read alike."""
-    return not _calls(tokens) and _is_plain(tokens)
+    if _calls(tokens) or not _is_plain(tokens):
+        return False
+    (on, *_), (begins, *_) = outer(tokens, TokenType.ON), outer(tokens, TokenType.SELECT)
+    _, of_source, *_ = outer(tokens[begins:], TokenType.ALIAS)  # two structs stand before the clauses
+    clauses = tokens[begins + of_source + 3 :]
+    return is_expression(tokens[on + 1 : begins]) and are_named(clauses)
 
 
 def is_plain_list(tokens: Sequence[Token]) -> bool:
@@ -154,7 +161,7 @@ def is_plain_list(tokens: Sequence[Token]) -> bool:
     >>> [is_plain_list(tokens_of(text, "query")) for text in texts]
     [True, False]
     """
-    return tokens[0].token_type is TokenType.VALUES and _is_plain(tokens)
+    return tokens[0].token_type is TokenType.VALUES and _is_plain(tokens) and are_rows(tokens[1:])
 
 
 def _clauses(tokens: Sequence[Token]) -> Iterator[list[Token]]:
