@@ -86,13 +86,16 @@ def _is_each_row(arg: exp.Expr) -> bool:
 
 @dataclass
 class Grouping:
-    """Reads what a query asks of groups, whose list has ``items``."""
+    """Reads what a query asks of groups, whose list has ``items``.
+
+    With DISTINCT or HAVING it ``is_strict``: by what does not stand in the list Spark orders no groups then.
+    """
 
     columns: Columns
     items: Sequence[Item]
     keys: list[str] = field(default_factory=list)
     functions: list[GroupFunction] = field(default_factory=list)
-    is_distinct: bool = False
+    is_strict: bool = False
 
     @classmethod
     def of(cls, tree: exp.Select, items: Sequence[Item], columns: Columns) -> Grouping | None:
@@ -110,7 +113,7 @@ class Grouping:
             raise NotPlainError
         if group is None and not is_distinct and not has_functions:
             return None
-        found = cls(columns, items, is_distinct=is_distinct)
+        found = cls(columns, items, is_strict=is_distinct or tree.args.get("having") is not None)
         if group is not None:
             has_star = any(node.is_star for node in tree.expressions)
             found.keys += dict.fromkeys(found._key(node, has_star=has_star) for node in group.expressions)
@@ -151,9 +154,18 @@ class Grouping:
 
     def order(self, node: exp.Expr) -> str:
         """By what a query orders groups that is no name of its list; NotPlainError where it is Spark's."""
-        if self.is_distinct:
+        found = self._named(node)
+        if self.is_strict and not self._stands_in_list(node):
             raise NotPlainError
-        return self._named(node)
+        return found
+
+    def _stands_in_list(self, node: exp.Expr) -> bool:
+        """Whether the list has a column that has no alias, or ``count(*)``."""
+        if is_of_groups(node):
+            function, _ = group_function(node, self.columns)
+            return not function.columns and function in [item.value for item in self.items]
+        names = {item.name.lower() for item in self.items} - self.columns.aliases
+        return node.name.lower() in names
 
     def having(self, tree: exp.Expr) -> exp.Expr:
         """A condition of HAVING over the names of keys and results; NotPlainError where it is Spark's."""
