@@ -85,7 +85,7 @@ _NOT_AMONG_ROWS: Final = "-XX:+DisplayVMOutputToStderr"
 _MEANS_SPARK: Final = re.compile(
     r"\s*(?:REFRESH|EXPLAIN|CREATE\s+MATERIALIZED|(?:EXECUTE|BEGIN)\s+STATEMENT"
     r"|(?:INSERT|UPDATE|DELETE|CREATE\s+(?:OR\s+REPLACE\s+)?TABLE)\b.*\bSELECT"
-    r"|(?:SELECT|MERGE)\b.*\b(?:JOIN|GROUP\s+BY|UNION|OVER))\b",
+    r"|(?:SELECT|MERGE)\b.*\b(?:JOIN|UNION|OVER|GROUP\s+BY\s+(?:ALL|(?:(?!HAVING|ORDER|LIMIT)[^(])*\()))\b",
     re.IGNORECASE | re.DOTALL,
 )
 """See `means_spark`."""
@@ -488,6 +488,10 @@ def means_spark(statement: str) -> bool:
     (True, True)
     >>> means_spark("INSERT INTO t VALUES (1)"), means_spark("SHOW MATERIALIZED VIEWS")
     (False, False)
+    >>> means_spark("SELECT a FROM t GROUP BY a HAVING max(b) > 1")
+    False
+    >>> means_spark("SELECT a FROM t GROUP BY ALL"), means_spark("SELECT max(a) FROM t GROUP BY b, year(c)")
+    (True, True)
     """
     return _MEANS_SPARK.match(statement) is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -65,8 +66,8 @@ def group_function(node: exp.Expr, columns: Columns) -> tuple[GroupFunction, str
     is_distinct = isinstance(node.this, exp.Distinct)
     if is_distinct:
         args = node.this.expressions
-    is_more = {part for part, given in node.args.items() if given} > _READ
-    if is_more or (is_distinct and (node.this.args.get("on") or len(node.expressions))):
+    is_read = {part for part, given in node.args.items() if given} <= _READ
+    if not is_read or (is_distinct and (node.this.args.get("on") or node.expressions)):
         raise NotPlainError
     if name == "count" and len(args) == 1 and not is_distinct and _is_each_row(args[0]):
         return GroupFunction("count"), "count(1)"
@@ -124,10 +125,10 @@ class Grouping:
     def _key(self, node: exp.Expr, *, has_star: bool) -> str:
         """The column by which is grouped: one of the table, or what the list gives the name or the place."""
         if isinstance(node, exp.Literal):
-            if node.is_string or not node.name.isdigit() or has_star:
+            if node.is_string or has_star or not re.fullmatch("[1-9][0-9]{0,8}", node.name):
                 raise NotPlainError
-            at = int(node.name) - 1
-            found = [item.value for item in self.items[at : at + 1] if at >= 0]
+            place = int(node.name)
+            found = [item.value for item in self.items[place - 1 : place]]
         elif len(getattr(node, "parts", ())) == 1 and not self.columns.alike(node):
             found = [item.value for item in self.items if item.name.lower() == node.name.lower()]
         else:

@@ -319,7 +319,8 @@ def _found_groups(
         groups.add(piece)
         if groups.nbytes > MOST_BYTES:
             return None
-    return _shown(plain, groups.rows(), kept)
+    rows = groups.rows()
+    return None if groups.nbytes > MOST_BYTES else _shown(plain, rows, kept)
 
 
 def _shown(plain: PlainSelect, rows: pa.Table, kept: Condition | None) -> pa.Table:
