@@ -21,8 +21,8 @@ from upsert.store import paths
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.storage import storage_of
 from upsert.store.storage.lease import LEASE_S, KeptLease, age
-from upsert.store.storage.local import sync_folder
 from upsert.store.table import Table
+from upsert.store.upkeep.query_state import drop_folder
 
 HIDDEN_TABLES: Final = paths.STAGES_FOLDER
 """Folder of the tables that a view keeps, in that of its own."""
@@ -119,7 +119,7 @@ def drop_unused(root: str, uuid: str, needed: Collection[str], bases: Iterable[s
             reach(POINTS[0])
             _release(root, uuid, unused, needed, bases)
             for name in unused:
-                _drop(os.path.join(root, HIDDEN_TABLES), name)
+                drop_folder(os.path.join(root, HIDDEN_TABLES), name, POINTS[1])
             reach(POINTS[2])
         return is_alone
 
@@ -181,20 +181,3 @@ def release(tables: Iterable[str], is_over: Callable[[str], bool]) -> None:
             for consumer in table.consumers():
                 if is_over(consumer.name):
                     table.release(consumer.name)
-
-
-def _drop(folder: str, name: str) -> None:
-    """Delete a table: from one moment on it is not there."""
-    path, storage = os.path.join(folder, name), storage_of(folder)
-    if storage.is_local:
-        dropped = (
-            path if name.startswith(paths.DROPPED) else os.path.join(folder, f"{paths.DROPPED}{uuid4().hex}")
-        )
-        if dropped != path:
-            os.rename(path, dropped)
-            sync_folder(folder)
-        path = dropped
-    else:  # its files lie in a folder that has the table's uuid, so another one of this name has none of them
-        storage.delete(os.path.join(path, paths.TABLE_FILE))
-    reach(POINTS[1])
-    storage.delete_folder(path)

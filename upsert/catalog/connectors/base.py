@@ -39,6 +39,11 @@ class Connector(ABC):
         return self.sink.key
 
     @property
+    def kept_in(self) -> str | None:
+        """The folder of what its queries keep, each by its id; None where none keeps anything."""
+        return None
+
+    @property
     def has_order(self) -> bool:
         """Whether the table itself decides between two rows of one key."""
         return False
@@ -123,6 +128,13 @@ class Connector(ABC):
 
 class KeyedConnector(Connector):
     """A table with a key in another system, whose sink is a `KeyedSink`: each micro-batch counts once."""
+
+    state: str
+
+    @property
+    def kept_in(self) -> str | None:
+        """The folder for the rows of keys that do not tell the rows of a query apart."""
+        return self.state
 
     @property
     @abstractmethod

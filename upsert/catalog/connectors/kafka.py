@@ -42,6 +42,12 @@ class KafkaConnector(Connector):
     own: frozenset[str] = frozenset()
 
     @property
+    def kept_in(self) -> str | None:
+        """The option ``state.path``."""
+        path: str | None = self.table.values["state.path"]
+        return path
+
+    @property
     def sink(self) -> Sink:
         """The topic as a sink of changes."""
         return sink_of(self.table)

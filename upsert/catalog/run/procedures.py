@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from upsert.catalog.query_records import read_all
 from upsert.catalog.results import Rows
 from upsert.catalog.run.definitions import managed, refuse_view
 from upsert.catalog.run.jobs import SparkNeededError, active
@@ -18,7 +20,8 @@ from upsert.errors import ConfigurationError
 from upsert.options import positive_duration_ms, suggestion
 from upsert.sql import statements as s
 from upsert.sql.predicates import instant
-from upsert.store import Table
+from upsert.store import Table, paths
+from upsert.store.upkeep.query_state import forget_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,13 +72,15 @@ class Procedure:
         columns: of the rows that it gives.
         run: does it to a table, by the values of all parameters.
         takes_views: whether the table may be a materialized view.
+        find: what ``run`` is given for the table of a name; a managed one, unless said otherwise.
     """
 
     about: str
     parameters: tuple[Parameter, ...]
     columns: Mapping[str, pa.DataType]
-    run: Callable[[Table, Mapping[str, Any]], Sequence[_Row]]
+    run: Callable[[Any, Mapping[str, Any]], Sequence[_Row]]
     takes_views: bool = True
+    find: Callable[[Context, str, str], Any] = managed
 
     @property
     def signature(self) -> str:
@@ -98,7 +103,7 @@ def call(context: Context, statement: s.Call, spark: SparkSession | None) -> Row
     session = active(spark)
     environment = Environment(None if session is None else zone(session), time.time())
     name, values = bound(procedure, statement.arguments, what, environment)
-    table = managed(context, name, what)
+    table = procedure.find(context, name, what)
     if not procedure.takes_views:
         refuse_view(table, what)
     rows = procedure.run(table, values)
@@ -246,6 +251,30 @@ def _delete_consumer(table: Table, given: Mapping[str, Any]) -> Sequence[_Row]:
     return [(given["consumer_id"], table.release(given["consumer_id"]))]
 
 
+@dataclass(frozen=True)
+class _KeptByQueries:
+    """The folders of what queries keep beside a table, and the ids of the queries that run."""
+
+    folders: Sequence[str]
+    running: frozenset[str]
+
+
+def _kept_by_queries(context: Context, name: str, _: str) -> _KeptByQueries:
+    connected = context.connected(name)
+    folder = context.managed(name).root if connected is None else connected.kept_in
+    inside = [] if connected is None or folder is None else [folder]
+    kept = [] if folder is None else [os.path.join(folder, paths.KEPT_ROWS_FOLDER)]
+    now_ms = int(time.time() * 1000)
+    queries = read_all(context.warehouse).queries
+    running = frozenset(one.id for one in queries if one.shown_state(now_ms) == "running")
+    return _KeptByQueries([*inside, *kept], running)
+
+
+def _forget_queries(kept: _KeptByQueries, given: Mapping[str, Any]) -> Sequence[_Row]:
+    before_s = time.time() - given["older_than"]
+    return [(id,) for folder in kept.folders for id in forget_queries(folder, before_s, kept.running)]
+
+
 def _check(table: Table, given: Mapping[str, Any]) -> Sequence[_Row]:
     found = table.check(deep=given["deep"])
     return [(one.rule, one.subject, one.found, not one.is_information) for one in found]
@@ -314,6 +343,14 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         (Parameter("consumer_id", _text, "the name of a consumer in quotes", is_needed=True),),
         {"consumer_id": pa.string(), "was_held": pa.bool_()},
         _delete_consumer,
+    ),
+    "forget_queries": Procedure(
+        "deletes what streaming queries keep for a topic or a sink and have not changed since `older_than`; "
+        "one that is started again after that is refused, and needs a new checkpoint",
+        (replace(_BEFORE, is_needed=True),),
+        {"query_id": pa.string()},
+        _forget_queries,
+        find=_kept_by_queries,
     ),
     "check": Procedure(
         "says which rules of the store the table breaks, and repairs nothing; with `deep` it reads all data "

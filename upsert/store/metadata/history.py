@@ -43,6 +43,9 @@ _K = TypeVar("_K", bound=Hashable)
 
 _OTHER_STATE: Final = "choose one of them, or a snapshot id; a time is written TIMESTAMP '…'"
 _MAX_INFOS: Final = 4_096
+"""Of so many snapshots what their files say is remembered, of fewer if these name many writers."""
+_WRITERS: Final = 32
+"""So many writers of a snapshot take as much as all else that its file says."""
 _MAX_FILE_SETS: Final = 64
 _MAX_ENTRIES: Final = 100_000
 """Of so many files the entries of manifests are remembered, each of which counts as some more."""
@@ -80,7 +83,7 @@ class History:
         self._checked: Hashable = None
         self._known: tuple[int, bytes] | None = None
         self._seen: SnapshotInfo | None = None
-        self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
+        self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS, _size)
         # by the uuids of snapshots, whose ids may come again
         self._live: LRUCache[str | None, SharedMapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
         self._files: LRUCache[str | None, FileSet] = LRUCache(_MAX_FILE_SETS)
@@ -638,6 +641,11 @@ def _ranges(first: int, until: int) -> Iterator[tuple[int, int]]:
     """The ids from ``first`` to ``until`` in ranges, for which memory has room."""
     for low in range(first, until + 1, _IDS_TOGETHER):
         yield low, min(low + _IDS_TOGETHER - 1, until)
+
+
+def _size(info: SnapshotInfo) -> int:
+    """How many snapshots with few writers take as much; the newest one must find room."""
+    return min(1 + len(info.writers) // _WRITERS, _MAX_INFOS // 4)
 
 
 def _weight(manifest: Manifest) -> int:

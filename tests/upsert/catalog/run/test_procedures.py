@@ -1,6 +1,8 @@
 """`CALL`: arguments by place and by name, what each procedure does to a table, and what is refused."""
 
+import os
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from upsert import Catalog, Table, Version
+from upsert.catalog import query_records
 from upsert.catalog.results import Rows
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.catalog.run.procedures import PROCEDURES, Environment, bound
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, UpsertError
+from upsert.schema import TableSchema
 from upsert.sql.parser import parse
 from upsert.sql.statements import Argument, Call
 
@@ -160,6 +164,61 @@ def test_partitions_expire(catalog: Catalog) -> None:
         called(catalog, "expire_partitions(days, 'soon')")
     with pytest.raises(ConfigurationError, match="needs an age, got none"):
         called(catalog, "expire_partitions(days)")
+
+
+QUERIES = [str(uuid.UUID(int=n)) for n in range(3)]
+
+
+def keep(folder: Path, days_ago: float) -> None:
+    """A table that a query keeps, and has changed last some days ago."""
+    table = Table.create(folder, TableSchema.of({"id": pa.int32()}, ["id"]))
+    table.write(pa.table({"id": pa.array([1], pa.int32())}))
+    at = time.time() - days_ago * 86_400
+    for file in folder.rglob("*"):
+        os.utime(file, (at, at))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_a_query_keeps_of_a_sink_is_forgotten_by_its_age(catalog: Catalog, table: Table) -> None:
+    old, young, running = QUERIES
+    folder = Path(table.path) / "materialized"
+    for id, days in ((old, 40), (young, 2), (running, 40)):
+        keep(folder / id, days)
+    (folder / ".dropped-by a killed process").mkdir()
+    record = query_records.QueryRecord(
+        running, running, "job", query_records.this_driver(), "running", 1, time.time_ns() // 10**6
+    )
+    query_records.write(catalog.warehouse, record)
+    month = datetime.now(UTC) - timedelta(days=30)
+    call = f"forget_queries('shop.stock', TIMESTAMP '{month:%Y-%m-%d %H:%M:%S}Z')"
+    assert called(catalog, call) == [{"query_id": old}]
+    assert names(folder) == [young, running]
+    assert called(catalog, call) == []
+    assert table.check(deep=True) == ()
+
+
+def test_what_a_query_keeps_of_a_topic_is_forgotten_with_all_its_partitions(tmp_path: Path) -> None:
+    """The mirror and the checkpoint beside it are no queries' state."""
+    catalog = Catalog(tmp_path)
+    catalog.sql(
+        "CREATE TABLE users (id BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'upsert-kafka', "
+        "'topic' = 'users', 'properties.bootstrap.servers' = 'localhost:1', 'key.format' = 'json', "
+        "'value.format' = 'json')"
+    )
+    state = Path(catalog.databases.resolve("users").path) / "state"
+    assert called(catalog, "forget_queries(users, TIMESTAMP '2020-10-01 00:00:00Z')") == []
+    keep(state / QUERIES[0] / "0" / "3-a", 40)
+    keep(state / QUERIES[0] / "0" / "4-a", 2)
+    keep(state / QUERIES[1] / "0" / "3-a", 40)
+    keep(state / "materialized" / QUERIES[2], 40)
+    keep(state / "checkpoints", 40)
+    month = datetime.now(UTC) - timedelta(days=30)
+    call = f"forget_queries(users, older_than => TIMESTAMP '{month:%Y-%m-%d %H:%M:%S}Z')"
+    assert called(catalog, call) == [{"query_id": QUERIES[1]}, {"query_id": QUERIES[2]}]
+    assert names(state) == [QUERIES[0], "checkpoints", "materialized"]
 
 
 def test_consumer_is_deleted_and_damage_is_found(catalog: Catalog, table: Table) -> None:

@@ -3,11 +3,12 @@
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
@@ -42,6 +43,7 @@ from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
 from upsert.store.storage.lease import Lease
 from upsert.store.storage.object_store import ABSENT, ObjectStorage
 from upsert.store.upkeep import background
+from upsert.store.upkeep.query_state import forget_queries
 from upsert.store.version import Version
 
 
@@ -69,6 +71,17 @@ def lossy(object_store: ObjectStore) -> Iterator[LossyProxy]:
 
 def test_of_eight_writers_of_one_name_one_wins(object_store: ObjectStore) -> None:
     assert_one_of_eight_writers_of_a_name_wins(object_store.folder(), races=3)
+
+
+def test_what_a_query_keeps_is_forgotten_by_its_age(table: Table) -> None:
+    folder, ids = f"{table.root}/{paths.KEPT_ROWS_FOLDER}", [str(UUID(int=n)) for n in range(2)]
+    tables = [Table.create(f"{folder}/{id}/0/1-a", SCHEMA) for id in ids]
+    for table in tables:
+        table.write(rows(1))
+    assert forget_queries(folder, time.time() - 3_600, ()) == []
+    assert forget_queries(folder, time.time() + 3_600, {ids[1]}) == [ids[0]]
+    assert storage_of(folder).names(folder) == [ids[1]]
+    assert forget_queries(f"{folder}/none", time.time(), ()) == []
 
 
 def test_a_write_is_eight_requests_and_a_lookup_three(
