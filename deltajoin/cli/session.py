@@ -85,7 +85,8 @@ _NOT_AMONG_ROWS: Final = "-XX:+DisplayVMOutputToStderr"
 _MEANS_SPARK: Final = re.compile(
     r"\s*(?:REFRESH|EXPLAIN|CREATE\s+MATERIALIZED|(?:EXECUTE|BEGIN)\s+STATEMENT"
     r"|(?:INSERT|UPDATE|DELETE|CREATE\s+(?:OR\s+REPLACE\s+)?TABLE)\b.*\bSELECT"
-    r"|(?:SELECT|MERGE)\b.*\b(?:JOIN|UNION|OVER|GROUP\s+BY\s+(?:ALL|(?:(?!HAVING|ORDER|LIMIT)[^(])*\()))\b",
+    r"|MERGE\b.*\bJOIN|(?:SELECT|MERGE)\b.*\b(?:(?:CROSS|NATURAL)\s+JOIN|UNION|OVER"
+    r"|GROUP\s+BY\s+(?:ALL|(?:(?!HAVING|ORDER|LIMIT)[^(])*\()))\b",
     re.IGNORECASE | re.DOTALL,
 )
 """See `means_spark`."""
@@ -490,6 +491,8 @@ def means_spark(statement: str) -> bool:
     (False, False)
     >>> means_spark("SELECT a FROM t GROUP BY a HAVING max(b) > 1")
     False
+    >>> means_spark("SELECT a FROM t JOIN u USING (id)"), means_spark("SELECT a FROM t CROSS JOIN u")
+    (False, True)
     >>> means_spark("SELECT a FROM t GROUP BY ALL"), means_spark("SELECT max(a) FROM t GROUP BY b, year(c)")
     (True, True)
     """

@@ -71,16 +71,19 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     source = select.args.get("from_")
     if source is None or (not others and source.this is not table):
         return ()
-    found = (_comparison(part) for part in conjuncts(where.this))
     is_renamed = table.alias or not isinstance(table.this, exp.Identifier)
     name = [visible_name(table)] if is_renamed else [part.name for part in table.parts]
     return tuple(
         each
-        for each in found
-        if each is not None
-        and (ends_with(name, each.table) if each.table else not others)
+        for each in compared(where.this)
+        if (ends_with(name, each.table) if each.table else not others)
         and not (others and each.operator == "is null")
     )
+
+
+def compared(condition: exp.Expr) -> list[Comparison]:
+    """The comparisons of columns with literals that must all hold where a condition is true."""
+    return [found for part in conjuncts(condition) if (found := _comparison(part)) is not None]
 
 
 def brackets(table: exp.Table) -> Iterator[exp.Subquery]:

@@ -18,7 +18,7 @@ _MAX_CODE: Final = 1 << 62
 
 def codes_of_keys(columns: Sequence[pa.Array]) -> Ints:
     """A code for every distinct key, dense from 0 in order of first appearance."""
-    return combined([_codes(_comparable(column)) for column in columns])
+    return combined([_codes(comparable(column)) for column in columns])
 
 
 def numbers_of_keys(columns: Sequence[pa.Array]) -> Ints:
@@ -76,7 +76,7 @@ def combined(columns: Sequence[Ints]) -> Ints:
     return dense(codes) if others else codes
 
 
-def _comparable(column: pa.Array) -> pa.Array:
+def comparable(column: pa.Array) -> pa.Array:
     """An array whose values Arrow's own hashing distinguishes exactly where they differ."""
     if pa.types.is_floating(column.type):
         return pa.array(normalised_floats(column), mask=is_null(column))

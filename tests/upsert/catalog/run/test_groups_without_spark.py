@@ -20,7 +20,7 @@ from tests.upsert.catalog.run.test_without_spark import (
 )
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Found, Frame
-from upsert.catalog.run.without_spark import settings, source
+from upsert.catalog.run.without_spark import settings, shown
 from upsert.errors import UpsertError
 
 pytestmark = pytest.mark.spark
@@ -274,7 +274,7 @@ def test_a_session_says_what_numbers_and_names_mean(
 
 
 def test_groups_of_many_bytes_are_sparks(filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MOST_BYTES", 200)
+    monkeypatch.setattr(shown, "MOST_BYTES", 200)
     assert not needs_spark(filled, "SELECT flag, count(*), max(name) FROM kinds GROUP BY flag")
     assert needs_spark(filled, "SELECT id, count(*) FROM kinds GROUP BY id")
     assert needs_spark(filled, "SELECT count(DISTINCT id) FROM kinds")

@@ -7,6 +7,7 @@ source changes a row of the target, and afterwards each key has one row.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.arrays import Mask, Positions, indices, is_null, one_array
+from upsert.arrays import Mask, Positions, indices, one_array
 from upsert.conditions.evaluate import as_mask, value
 from upsert.conditions.expressions import Condition, Ref
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -24,6 +25,7 @@ from upsert.schema import TableSchema
 from upsert.sql.statements import MergeAction, MergeRows
 from upsert.store.rows.computed import NotInArrowError, computing
 from upsert.store.rows.keys import order_by
+from upsert.store.rows.pairs import EqualRows
 
 TARGET: Final = 0
 SOURCE: Final = 1
@@ -150,25 +152,14 @@ class _Pairs:
 
 def _equal_rows(mine: pa.Table, theirs: pa.Table) -> Positions:
     """The rows whose columns are equal, as pairs of positions; NULL equals nothing."""
-    known = [
-        np.flatnonzero(~np.any([is_null(one_array(c)) for c in table.columns], axis=0))
-        for table in (mine, theirs)
-    ]
-    columns = []
+    own, asked = list[pa.Array](), list[pa.Array]()
     for one, other in zip(mine.columns, theirs.columns, strict=True):
         common = one.type if one.type == other.type else pa.int64()
-        parts = (
-            column.take(indices(at)).cast(common) for column, at in zip((one, other), known, strict=True)
-        )
-        columns.append(pa.chunked_array([chunk for part in parts for chunk in part.chunks], common))
-    numbers = order_by(columns).numbers
-    own, asked = numbers[: len(known[0])], numbers[len(known[0]) :]
-    order = np.argsort(own, kind="stable")
-    first, end = (np.searchsorted(own[order], asked, side) for side in ("left", "right"))
-    count = end - first
-    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    found = order[np.repeat(first, count) + within]
-    return np.stack([known[0][found], np.repeat(known[1], count)], 1)
+        own.append(one_array(one).cast(common))
+        asked.append(one_array(other).cast(common))
+    rows = EqualRows(own)
+    pairs = rows.pairs(rows.met(asked), most=sys.maxsize)
+    return np.concatenate([np.empty((0, 2), np.int64), *(np.stack([to, of], 1) for of, to in pairs)])
 
 
 def fitted(values: pa.Array, type_: pa.DataType) -> pa.Array:

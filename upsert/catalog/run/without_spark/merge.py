@@ -15,10 +15,12 @@ from sqlglot import exp
 from upsert.arrays import Mask
 from upsert.catalog.run.assignments import own_names
 from upsert.catalog.run.without_spark.clauses import SOURCE, TARGET, Clause, Clauses, Merged
+from upsert.catalog.run.without_spark.given import computed
 from upsert.catalog.run.without_spark.literals import default_tree, literals
 from upsert.catalog.run.without_spark.merge_source import source_rows
+from upsert.catalog.run.without_spark.rows import Stored, in_memory
 from upsert.catalog.run.without_spark.settings import Settings
-from upsert.catalog.run.without_spark.source import all_rows, computed, stored
+from upsert.catalog.run.without_spark.source import stored
 from upsert.catalog.run.without_spark.words import NotPlainError, is_plain_merge, words_of
 from upsert.conditions.evaluate import type_of
 from upsert.conditions.expressions import Condition, Const, Field, Ref, conjunction
@@ -52,9 +54,8 @@ def merged(
     try:
         source = source_rows(context, statement, table, snapshot, settings)
         merge = _Reader.of(statement, table.schema, source.schema, settings.zone).merge()
-        target = all_rows(stored(table, snapshot, settings), merge.where(source))
-        if target is None:
-            return None
+        own = stored(table, snapshot, settings)
+        target = in_memory(Stored(own, {name: name for name in own.names}, merge.where(source)), own.names)
         return merge.clauses.merged(target, source, partial(merge.are_stored, table, snapshot))
     except (NotPlainError, NotInArrowError):
         return None

@@ -9,10 +9,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upsert.catalog.run.without_spark.columns import UnknownColumnError
+from upsert.catalog.run.without_spark.given import Given
 from upsert.catalog.run.without_spark.literals import literal_rows
 from upsert.catalog.run.without_spark.select import plain_select
 from upsert.catalog.run.without_spark.settings import Settings
-from upsert.catalog.run.without_spark.source import Given
 from upsert.catalog.run.without_spark.words import (
     NotPlainError,
     is_source_of_literals,
@@ -80,7 +80,7 @@ def _stored(
     is_target = bool(names) and context.databases.resolve(names[0]).path == table.path
     given = Given.read_by(context, settings, query, snapshot if is_target else None)
     try:
-        plain = None if given is None else plain_select(query, given.source.names)
+        plain = None if given is None else plain_select(query, given.names)
     except UnknownColumnError:
         return None  # a session may have a variable that is called so
     return None if given is None or plain is None else given.rows(query, plain)

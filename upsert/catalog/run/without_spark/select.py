@@ -1,22 +1,22 @@
-"""A SELECT of columns of one table, or of groups of its rows, as values (pure)."""
+"""A SELECT of columns of tables that are joined, or of groups of their rows, as values (pure)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
 
 from upsert.catalog.run.without_spark.columns import Columns
 from upsert.catalog.run.without_spark.groups import Grouping, Groups, Item, group_function, is_of_groups
+from upsert.catalog.run.without_spark.relations import Relation, relation
 from upsert.catalog.run.without_spark.words import NotPlainError, is_plain_select, words_of
-from upsert.sql.dialect import visible_name
 from upsert.sql.query import QueryText
 
 _PARTS: Final = frozenset(
-    {"distinct", "expressions", "from_", "where", "group", "having", "order", "limit", "offset"}
+    {"distinct", "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset"}
 )
 _MOST_ROWS: Final = (1 << 31) - 1
 """The largest number that Spark takes for a LIMIT."""
@@ -24,18 +24,18 @@ _MOST_ROWS: Final = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class PlainSelect:
-    """What a SELECT asks of one table.
+    """What a SELECT asks of the rows that it reads.
 
     Attributes:
-        called: what may stand before a column, in lower case.
-        outputs: the names of the columns that come out, and of those that they are: of the table, or with
+        relation: the tables and their joins.
+        outputs: the names of the columns that come out, and of those that they are: of the tables, or with
             ``groups`` the keys and results of these.
         groups: what is asked of groups of rows; None where the rows themselves come out.
         where: the condition, about which nothing is known here.
         orders: by which of such columns, and for each whether ascending, and whether NULLs come first.
     """
 
-    called: str
+    relation: Relation
     outputs: tuple[tuple[str, str], ...]
     groups: Groups | None
     where: exp.Expr | None
@@ -44,32 +44,34 @@ class PlainSelect:
     offset: int
 
 
-def plain_select(query: QueryText, names: Sequence[str]) -> PlainSelect | None:
-    """A query of one table with these columns; None for one that only Spark answers.
+def plain_select(query: QueryText, names: Sequence[Sequence[str]]) -> PlainSelect | None:
+    """A query of tables with these columns, in the order of its text; None for one that only Spark answers.
 
     Raises:
-        UnknownColumnError: it names a column that the table does not have.
+        UnknownColumnError: it names a column that no table has.
 
     >>> query = QueryText.of("SELECT ID, o.name AS n FROM orders o WHERE id > 3 ORDER BY n DESC LIMIT 5")
-    >>> found = plain_select(query, ["id", "name"])
+    >>> found = plain_select(query, [["id", "name"]])
     >>> found.outputs, found.orders, found.limit
     ((('ID', 'id'), ('n', 'name')), (('name', (False, False)),), 5)
     >>> query = QueryText.of("SELECT name, count(*) FROM orders GROUP BY 1 ORDER BY count(*)")
-    >>> found = plain_select(query, ["id", "name"])
+    >>> found = plain_select(query, [["id", "name"]])
     >>> found.outputs, found.groups.keys, [one.function for one in found.groups.functions]
     ((('name', 'group_0'), ('count(1)', 'result_0')), ('name',), ['count'])
-    >>> plain_select(QueryText.of("SELECT id + 1 FROM orders"), ["id", "name"])
+    >>> plain_select(QueryText.of("SELECT id + 1 FROM orders"), [["id", "name"]])
     """
     return _plain(query, query.tree, names, is_computed=False)
 
 
-def plain_update(query: QueryText, names: Sequence[str]) -> tuple[PlainSelect, list[exp.Expr]] | None:
+def plain_update(
+    query: QueryText, names: Sequence[Sequence[str]]
+) -> tuple[PlainSelect, list[exp.Expr]] | None:
     """The rows of an UPDATE, all of their columns, and the values that it sets; None where Spark is needed.
 
     ``query`` gives both, the values last.
 
     >>> query = QueryText.of("SELECT *, 7 AS n FROM orders WHERE id > 3")
-    >>> found, values = plain_update(query, ["id", "name"])
+    >>> found, values = plain_update(query, [["id", "name"]])
     >>> found.outputs, found.where.sql(), values[0].sql()
     ((('id', 'id'), ('name', 'name')), 'id > 3', '7')
     """
@@ -83,37 +85,26 @@ def plain_update(query: QueryText, names: Sequence[str]) -> tuple[PlainSelect, l
 
 
 def _plain(
-    query: QueryText, tree: exp.Expr, names: Sequence[str], *, is_computed: bool
+    query: QueryText, tree: exp.Expr, names: Sequence[Sequence[str]], *, is_computed: bool
 ) -> PlainSelect | None:
     if not isinstance(tree, exp.Select) or not {part for part, given in tree.args.items() if given} <= _PARTS:
         return None
     words = None if query.is_piped else words_of(query)
     if words is None or not is_plain_select(words, is_computed=is_computed):
         return None
-    table = tree.args["from_"].this
-    if not _is_alone(table):
-        return None
     aliases = frozenset(node.alias.lower() for node in tree.expressions if isinstance(node, exp.Alias))
-    columns = Columns(query, visible_name(table).lower(), names, aliases)
     try:
-        return _Reader(columns).select(tree)
+        read = relation(query, tree, names)
+        return _Reader(read, replace(read.columns, aliases=aliases)).select(tree)
     except NotPlainError:
         return None
 
 
-def _is_alone(table: exp.Expr) -> bool:
-    """Whether a source is a table, maybe one with an alias or as of a version, and nothing else."""
-    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
-        return False
-    alias = table.args.get("alias")
-    known = {"this", "db", "catalog", "alias", "version"}
-    return {part for part, given in table.args.items() if given} <= known and not (alias and alias.columns)
-
-
 @dataclass(frozen=True)
 class _Reader:
-    """Reads a query of one table."""
+    """Reads a query over tables, in whose list names of ``columns`` may be those of aliases."""
 
+    relation: Relation
     columns: Columns
 
     def select(self, tree: exp.Select) -> PlainSelect:
@@ -138,7 +129,7 @@ class _Reader:
         found = tuple(self._order(one, outputs, by_others) for one in orders)
         kept = None if grouping is None or having is None else grouping.having(having)
         groups = None if grouping is None else grouping.groups(kept)
-        return PlainSelect(self.columns.called, outputs, groups, where, found, limit, offset or 0)
+        return PlainSelect(self.relation, outputs, groups, where, found, limit, offset or 0)
 
     def _items(self, node: exp.Expr) -> Iterator[Item]:
         name, inner = None, node
@@ -152,10 +143,9 @@ class _Reader:
             yield Item(inner.name if name is None else name, column)
         else:
             star = inner.this if isinstance(inner, exp.Column) else inner
-            is_own = not isinstance(inner, exp.Column) or self.columns.is_before(inner)
-            if name is not None or any(star.args.values()) or not is_own:
+            if name is not None or any(star.args.values()):
                 raise NotPlainError
-            yield from (Item(column, column) for column in self.columns.names)
+            yield from (Item(one.name, one.column) for one in self.columns.star(inner))
 
     def _order(
         self, one: exp.Expr, outputs: Sequence[tuple[str, str]], by_others: Callable[[exp.Expr], str]

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from upsert import types
 from upsert.catalog.run.without_spark.columns import UnknownColumnError
+from upsert.catalog.run.without_spark.given import Given
 from upsert.catalog.run.without_spark.literals import default_tree, listed_rows, literals
 from upsert.catalog.run.without_spark.select import (
     PlainSelect,
@@ -21,11 +22,10 @@ from upsert.catalog.run.without_spark.select import (
     plain_update,
 )
 from upsert.catalog.run.without_spark.settings import Settings
-from upsert.catalog.run.without_spark.source import Given, Source
 from upsert.conditions.expressions import Condition, Const, Field, Ref
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
-from upsert.store.rows.computed import InArrow, NotInArrowError, Projected
+from upsert.store.rows.computed import InArrow, Input, NotInArrowError, Projected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def selected(context: Context, spark: SparkSession | None, statement: s.Select) 
         return None
 
     def found() -> pa.Table | None:
-        plain = plain_select(query, given.source.names)
+        plain = plain_select(query, given.names)
         return None if plain is None else given.rows(query, plain)
 
     rows = _unless_variable(spark, found)
@@ -79,7 +79,7 @@ def copied(
         return None
 
     def found() -> pa.Table | None:
-        plain = plain_select(query, given.source.names)
+        plain = plain_select(query, given.names)
         rows = None if plain is None else given.rows(query, plain)
         if rows is None or rows.num_columns != len(columns):
             return None
@@ -132,7 +132,7 @@ def deleted(context: Context, spark: SparkSession | None, query: QueryText, snap
         return None
 
     def found() -> pa.Table | None:
-        plain = plain_select(query, given.source.names)
+        plain = plain_select(query, given.names)
         return None if plain is None else given.rows(query, plain)
 
     rows = _unless_variable(spark, found)
@@ -151,7 +151,7 @@ def _unless_variable(spark: SparkSession | None, found: Callable[[], pa.Table | 
 
 def _updated(given: Given, statement: s.Update, schema: TableSchema) -> pa.Table | None:
     query = statement.rows
-    if (read := plain_update(query, given.source.names)) is None:
+    if (read := plain_update(query, given.names)) is None:
         return None
     plain, nodes = read
     values = dict[str, Condition]()
@@ -161,17 +161,16 @@ def _updated(given: Given, statement: s.Update, schema: TableSchema) -> pa.Table
             return None
         values[name] = value
     found = given.rows(query, plain)
-    return None if found is None else _with_values(found, given.source, values, schema)
+    return None if found is None else _with_values(found, values, schema)
 
 
-def _with_values(
-    rows: pa.Table, source: Source, values: Mapping[str, Condition], schema: TableSchema
-) -> pa.Table | None:
+def _with_values(rows: pa.Table, values: Mapping[str, Condition], schema: TableSchema) -> pa.Table | None:
     """Rows with the values that some columns get; None where Spark says what overflows."""
     names = rows.column_names
     outputs = tuple((name, values.get(name, Field(Ref(0, name)))) for name in names)
+    given = Input(0, tuple((field.name, field.name, field.type) for field in rows.schema))
     try:
-        new = InArrow(Projected(source.filtered(None), outputs), (*names,), rows.schema).rows([rows])
+        new = InArrow(Projected(given, outputs), (*names,), rows.schema).rows([rows])
     except NotInArrowError:
         return None
     return new if schema.primary_key else _with_kinds({RowKind.DELETE: rows, RowKind.INSERT: new})

@@ -30,6 +30,11 @@ _WORDS: Final = frozenset(
 )
 """They are no names here, also where Spark would take them for such."""
 
+_OF_JOINS: Final = frozenset(
+    {"JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ON", "USING", *_WORDS}
+)
+"""Neither are these among tables."""
+
 _FUNCTION: Final = "CURRENT_PATH"
 """Spark calls it also where a column has the name."""
 
@@ -43,12 +48,17 @@ _CALL: Final = rf"n \( (?:\*|1|(?:DISTINCT )?{_COLUMN}(?: , {_COLUMN})*) \)"
 _VALUE: Final = rf"(?:{_COLUMN}|{_CALL})"
 _ITEM: Final = rf"(?:\*|{_COLUMN} \. \*|{_VALUE}(?: AS [nk]| n)?)"
 _VERSION: Final = r"(?: (?:k )?[nk] AS n (?:1|'|k '))?"
+_TABLE: Final = rf"[nk](?: \. [nk]){{0,2}}{_VERSION}(?: (?:AS )?n)?"
+_EQUAL: Final = rf"{_COLUMN} ==? {_COLUMN}"
+_EQUALS: Final = rf"(?:{_EQUAL}|\( {_EQUAL} \))(?: AND (?:{_EQUAL}|\( {_EQUAL} \)))*"
+_HOW: Final = "(?:INNER |(?:LEFT|RIGHT|FULL) (?:OUTER )?|(?:LEFT )?(?:SEMI|ANTI) )?"
+_BY: Final = rf"(?:ON (?:{_EQUALS}|\( {_EQUALS} \))|USING \( [nk](?: , [nk])* \))"
 _GROUP: Final = rf"(?:{_COLUMN}|1)"
 _COMPARED: Final = rf"{_VALUE} (?:=|<|>|<=|>=|<>|!=) (?:(?:- )?1|(?:k )?')"
 _ORDER: Final = rf"(?:{_VALUE}|1)(?: ASC| DESC)?(?: NULLS [nk])?"
 _FORMS: Final = {
     "SELECT": re.compile(rf"SELECT (?:DISTINCT )?{_ITEM}(?: , {_ITEM})*"),
-    "FROM": re.compile(rf"FROM [nk](?: \. [nk]){{0,2}}{_VERSION}(?: (?:AS )?n)?"),
+    "FROM": re.compile(rf"FROM {_TABLE}(?: {_HOW}JOIN {_TABLE} {_BY}){{0,3}}"),
     "GROUP": re.compile(rf"GROUP BY {_GROUP}(?: , {_GROUP})*"),
     "HAVING": re.compile(rf"HAVING {_COMPARED}(?: (?:AND|OR) {_COMPARED})*"),
     "ORDER": re.compile(rf"ORDER BY {_ORDER}(?: , {_ORDER})*"),
@@ -179,10 +189,16 @@ def _clauses(tokens: Sequence[Token]) -> Iterator[list[Token]]:
 
 
 def _form(words: Sequence[Token], clause: str) -> str:
-    return " ".join(_sign(word, _NAME_OF_TABLE if clause == "FROM" else _NAME) for word in words)
+    if clause != "FROM":
+        return " ".join(_sign(word, _NAME) for word in words)
+    signs, name = list[str](), _NAME_OF_TABLE
+    for word in words:
+        signs.append(_sign(word, name, _OF_JOINS))
+        name = {"JOIN": _NAME_OF_TABLE, "ON": _NAME, "USING": _NAME}.get(signs[-1], name)
+    return " ".join(signs)
 
 
-def _sign(token: Token, name: re.Pattern[str]) -> str:
+def _sign(token: Token, name: re.Pattern[str], known: frozenset[str] = _WORDS) -> str:
     """What of a word its form depends on; k is a name that is a keyword of sqlglot's."""
     match token.token_type:
         case TokenType.IDENTIFIER:
@@ -191,7 +207,7 @@ def _sign(token: Token, name: re.Pattern[str]) -> str:
             return "'"
         case TokenType.NUMBER:
             return "1"
-    if token.text.upper() in _WORDS:
+    if token.text.upper() in known:
         return token.text.upper()
     if name.fullmatch(token.text) is None:
         return token.text

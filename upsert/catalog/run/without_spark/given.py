@@ -1,0 +1,212 @@
+"""The tables that a query reads, the condition of the query, and what comes out of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upsert import types
+from upsert.catalog.run.without_spark.columns import UnknownColumnError
+from upsert.catalog.run.without_spark.joined import Joined
+from upsert.catalog.run.without_spark.relations import column_of
+from upsert.catalog.run.without_spark.rows import Kept, Rows, Stored
+from upsert.catalog.run.without_spark.select import PlainSelect
+from upsert.catalog.run.without_spark.settings import Settings
+from upsert.catalog.run.without_spark.shown import shown_groups, shown_rows
+from upsert.catalog.run.without_spark.source import Source, source_of
+from upsert.catalog.run.without_spark.words import NotPlainError
+from upsert.conditions.evaluate import Types, type_of
+from upsert.conditions.expressions import Condition, Ref, conjunction, refs_of
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.sql.checks import condition_of
+from upsert.sql.predicates import alternatives, compared, conjuncts, pushed
+from upsert.sql.query import AsOf, AsOfKind
+from upsert.store.rows.computed import Filtered, Input, NotInArrowError, computing
+from upsert.store.rows.grouped import RunningGroups
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from upsert.catalog.context import Context
+    from upsert.sql.query import QueryText
+
+
+@dataclass(frozen=True)
+class Given:
+    """The tables that a query reads, in the order of its text, and how the session reads the text."""
+
+    settings: Settings
+    sources: tuple[Source, ...]
+
+    @classmethod
+    def of(
+        cls, context: Context, spark: SparkSession | None, query: QueryText, snapshot: int | None = None
+    ) -> Given | None:
+        """Those of a query, its one table of a snapshot where one is given; None where Spark is needed."""
+        settings = Settings.of(context) if spark is None else Settings.of_session(spark, query.text)
+        return None if settings is None else cls.read_by(context, settings, query, snapshot)
+
+    @classmethod
+    def read_by(
+        cls, context: Context, settings: Settings, query: QueryText, snapshot: int | None = None
+    ) -> Given | None:
+        """As `of`, where it is known how the session reads the text."""
+        references = query.references
+        if not references or (snapshot is not None and len(references) > 1):
+            return None
+        if snapshot is not None:
+            as_of = AsOf(AsOfKind.VERSION, str(snapshot), is_number=True)
+            references = (replace(references[0], as_of=as_of),)
+        found = dict[object, Source | None]()
+        for one in references:  # a table that is read twice is read in one state
+            if (one.name, one.as_of) not in found:
+                found[one.name, one.as_of] = source_of(context, one, settings, query.subject)
+        sources = tuple(found[one.name, one.as_of] for one in references)
+        return None if None in sources else cls(settings, tuple(filter(None, sources)))
+
+    @property
+    def source(self) -> Source:
+        """The one table."""
+        (source,) = self.sources
+        return source
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The columns of each table."""
+        return [source.names for source in self.sources]
+
+    def _stored(self, table: int) -> Stored:
+        """All rows of a table."""
+        source, count = self.sources[table], len(self.sources)
+        return Stored(source, {column_of(table, name, count): name for name in source.names}, [])
+
+    def types(self, plain: PlainSelect) -> Mapping[str, pa.DataType]:
+        """Of the columns of all tables, and of those that USING makes, by their names among the rows."""
+        found = dict[str, pa.DataType]()
+        for table in range(len(self.sources)):
+            found |= self._stored(table).types
+        for join in plain.relation.joins:
+            found |= {name: found[left] for name, (left, _) in join.made.items()}
+        return found
+
+    def condition(
+        self, query: QueryText, plain: PlainSelect, tree: exp.Expr, wanted: pa.DataType
+    ) -> Condition | None:
+        """What an expression of the query is; None for one of another type, or that is Spark's.
+
+        Raises:
+            UnknownColumnError: it names a column that no table has.
+        """
+        try:
+            return self._condition(query, tree, plain.relation.columns.column, self.types(plain), wanted)
+        except NotPlainError:
+            return None
+
+    def _condition(
+        self,
+        query: QueryText,
+        tree: exp.Expr,
+        column: Callable[[exp.Column], str],
+        given: Mapping[str, pa.DataType],
+        wanted: pa.DataType,
+    ) -> Condition:
+        def type_of_column(ref: Ref) -> pa.DataType:
+            return given[ref.column]
+
+        found = computed(tree, lambda node: Ref(0, column(node)), type_of_column, query.subject)
+        if found is None or not self.settings.is_ansi or type_of(found, type_of_column) != wanted:
+            raise NotPlainError
+        return found
+
+    def rows(self, query: QueryText, plain: PlainSelect) -> pa.Table | None:
+        """What the query gives; None where Spark is needed."""
+        try:
+            rows = self._read(query, plain)
+            if plain.groups is None:
+                return shown_rows(plain, rows)
+            groups, kept = RunningGroups(plain.groups.keys, plain.groups.functions, rows.types), None
+            if plain.groups.having is not None:
+                given = {field.name: field.type for field in groups.schema}
+                kept = self._condition(query, plain.groups.having, lambda node: node.name, given, pa.bool_())
+            return shown_groups(plain, rows, groups, kept)
+        except (NotInArrowError, NotPlainError):
+            return None  # of an overflow Spark says where it is
+
+    def _read(self, query: QueryText, plain: PlainSelect) -> Rows:
+        """The rows of which the condition of the query is true.
+
+        Of a join each table is asked for rows of which those parts of the condition are true that are about
+        it alone. Where a row may have NULLs in their place, only such parts that these do not meet.
+        """
+        relation, given = plain.relation, self.types(plain)
+        if not relation.joins:
+            return self._table(query, plain, 0, plain.where)
+        of_table, rest = dict[int, list[exp.Expr]](), list[Condition]()
+        for part in () if plain.where is None else conjuncts(plain.where):
+            table = relation.columns.table(part)
+            if table is None or relation.may_be_padded(table):
+                rest.append(self._condition(query, part, relation.columns.column, given, pa.bool_()))
+                if table is None or _is_met_by_null(rest[-1], given):
+                    continue
+            of_table.setdefault(table, []).append(part)
+        rows, *others = (
+            self._table(query, plain, table, exp.and_(*of_table[table]) if table in of_table else None)
+            for table in range(len(self.sources))
+        )
+        for join, other in zip(relation.joins, others, strict=True):
+            if any(
+                given[left] != given[right] or not types.is_scalar(given[left]) for left, right in join.equal
+            ):
+                raise NotPlainError
+            rows = Joined(rows, other, join, self.settings.most_read)
+        return rows if (kept := conjunction(*rest)) is None else Kept(rows, kept)
+
+    def _table(self, query: QueryText, plain: PlainSelect, table: int, where: exp.Expr | None) -> Rows:
+        """The rows of a table of which a part of the condition is true."""
+        stored, schema, zone = self._stored(table), self.sources[table].schema, self.settings.zone
+        if where is None:
+            return stored
+        columns = plain.relation.columns
+        if schema is not None:
+            with suppress(SchemaError):  # it may be more than comparisons with literals
+                asked = alternatives(where, schema, zone, query.subject, columns.called[table])
+                return replace(stored, where=asked)
+        rest = self._condition(query, where, columns.column, self.types(plain), pa.bool_())
+        return Kept(
+            replace(stored, where=[] if schema is None else pushed(compared(where), schema, zone)), rest
+        )
+
+
+def _is_met_by_null(condition: Condition, given: Mapping[str, pa.DataType]) -> bool:
+    """Whether a condition is true where all of its columns are NULL."""
+    names = (*sorted({ref.column for ref in refs_of(condition)}),)
+    rows = pa.table({name: pa.nulls(1, given[name]) for name in names})
+    step = Filtered(Input(0, tuple((name, name, given[name]) for name in names)), condition, names)
+    with computing():
+        return step.rows([rows]).count > 0
+
+
+def computed(
+    tree: exp.Expr, column: Callable[[exp.Column], Ref], type_of_column: Types, subject: str
+) -> Condition | None:
+    """What an expression over columns is; None for one that is Spark's.
+
+    Raises:
+        UnknownColumnError: ``column`` has raised it.
+    """
+    if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
+        return None  # Spark has no literal for it
+    try:
+        found = condition_of(tree, column, type_of_column, subject, "found")
+        type_of(found, type_of_column)
+    except UnknownColumnError:
+        raise
+    except (SchemaError, ConfigurationError, NotPlainError):
+        return None
+    return found
