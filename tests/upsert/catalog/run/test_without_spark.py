@@ -299,6 +299,9 @@ def test_what_else_is_asked_is_sparks(filled: Catalog, text: str) -> None:
         "SELECT * FROM kinds$snapshots WHERE nix = 1",
         "SELECT * FROM nix",
         "SELECT * FROM kinds a JOIN db.kind b ON a.id = b.id",
+        "SELECT nix FROM kinds a JOIN kinds b ON a.id = b.id",
+        "SELECT a.id FROM kinds a JOIN kinds b ON a.id = b.id WHERE\n nmae = 'b'",
+        "SELECT a.id FROM kinds a JOIN kinds b ON a.id = idd",
         "INSERT INTO kinds (id) SELECT id FROM kinsd",
     ],
 )
