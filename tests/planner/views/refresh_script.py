@@ -11,7 +11,7 @@ if __name__ == "__main__":
     warehouse, *names = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
     catalog = Catalog(warehouse, optimize=planner.optimize)
-    print("ready", flush=True)
     for name in names:
         catalog.view(name, spark).refresh()
+        print("refreshed", name, flush=True)
     spark.stop()

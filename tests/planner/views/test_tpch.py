@@ -2,7 +2,6 @@
 
 import math
 import random
-import signal
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +15,7 @@ import planner
 from bench.views import tpch
 from tests.helpers import spark_script
 from tests.in_duckdb import duckdb_with
+from tests.upsert.store.disk import KILLED
 from upsert import Catalog
 
 pytestmark = pytest.mark.spark
@@ -91,10 +91,13 @@ def test_refreshes_that_are_killed_lose_nothing(tmp_path: Path, spark: SparkSess
         names = (f"q{number}" for number in random_.sample(numbers, len(numbers)))
         process = spark_script(Path(__file__).with_name("refresh_script.py"), catalog.warehouse, *names)
         assert process.stdout is not None
-        assert any("ready" in line for line in process.stdout)
-        time.sleep(random_.uniform(1, 60))
-        process.send_signal(signal.SIGKILL)
+        ended = (line for line in process.stdout if line.startswith("refreshed"))
+        for _ in range(random_.randrange(len(numbers))):
+            next(ended)
+        time.sleep(random_.random())
+        process.kill()
         process.communicate()
+        assert process.returncode == KILLED
         for view in views:
             view.refresh()
         assert_views_hold(catalog, numbers)

@@ -116,9 +116,8 @@ def test_random_statements_equal_those_of_duckdb(
         done = catalog.sql(text, spark)
         assert rows(catalog) == wanted, about
         assert isinstance(done, Done)
-        if (
-            table.schema.primary_key or wanted != before
-        ):  # else what is deleted is inserted, and no commit needed
+        # else what is deleted is inserted again, and there is no commit
+        if table.schema.primary_key or wanted != before:
             assert (done.affected_rows,) == counted, about
         (told,) = re.findall(r"snapshot (\d+)", done.note)
         assert catalog.table("t").snapshot().id - base == int(told) - base <= 1, about
