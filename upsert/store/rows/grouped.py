@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.arrays import Ints, is_null, min_max, of_numbers, one_array
-from upsert.store.rows.codes import codes_of_keys, first_of_each
+from upsert.store.rows.codes import codes_of_keys, first_of_each, numbers_of_keys
 from upsert.store.rows.computed import NotInArrowError, computing
 from upsert.store.rows.keys import as_key
 from upsert.store.rows.measures import averages, measured, result_type
@@ -88,10 +88,12 @@ class _Kept:
         self._keys, self._parts = keys, parts
         found = (*types_of_keys, *(part.type for part in parts))
         self._waiting = [pa.schema([(str(at), type_) for at, type_ in enumerate(found)]).empty_table()]
+        self._is_put_together = False
 
     def add(self, columns: Sequence[pa.Array]) -> None:
         """More rows."""
         self._waiting.append(pa.Table.from_arrays(list(columns), schema=self._waiting[0].schema))
+        self._is_put_together = False
         if sum(rows.nbytes for rows in self._waiting[1:]) > max(_AT_ONCE, self.nbytes):
             self.rows()
 
@@ -102,16 +104,19 @@ class _Kept:
 
     def rows(self) -> pa.Table:
         """A row of each key, and one where there are no keys."""
+        if self._is_put_together:
+            return self._waiting[0]
         given = pa.concat_tables(self._waiting)
         columns = [one_array(column) for column in given.columns]
         groups, count, found = np.zeros(given.num_rows, np.int64), 1, list[pa.Array]()
         if self._keys:
-            groups = codes_of_keys(columns[: self._keys])
+            groups = numbers_of_keys(columns[: self._keys])
             first = first_of_each(groups)
             count, found = len(first), [key.take(pa.array(first)) for key in columns[: self._keys]]
         for part, values in zip(self._parts, columns[self._keys :], strict=True):
             found.append(measured(part.by, [values], groups, count, keeps_order=True).cast(part.type))
         self._waiting = [pa.Table.from_arrays(found, schema=given.schema)]
+        self._is_put_together = True
         return self._waiting[0]
 
 
