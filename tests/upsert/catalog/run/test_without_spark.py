@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -516,6 +516,10 @@ def test_rows_of_a_query_that_are_converted_or_refused_are_sparks(
     ):
         assert needs_spark(filled, f"INSERT INTO copy {text}"), text
     assert needs_spark(filled, "INSERT OVERWRITE copy SELECT id, name FROM kinds WHERE name = 'a'")
+    filled.sql("CREATE TABLE fine (clock TIME(6))")
+    filled.sql("CREATE TABLE coarse (clock TIME(3))")
+    filled.table("fine").write(pa.table({"clock": pa.array([time(1, 2, 3, 456789)])}))
+    assert needs_spark(filled, "INSERT INTO coarse SELECT clock FROM fine")  # which cuts the microseconds
     with pytest.raises(SchemaError, match="column 'nix' is in no table of the query"):
         without(filled, "INSERT INTO copy SELECT id, nix FROM kinds")
     filled.sql("CREATE TABLE twice (id BIGINT, name STRING)")

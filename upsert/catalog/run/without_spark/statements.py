@@ -94,7 +94,9 @@ def copied(
 def _is_stored_as_it_is(values: pa.ChunkedArray, column: Column) -> bool:
     """Whether a column gets values as they are: any other ones are converted, or refused, by Spark."""
     has_type = types.is_scalar(column.type) and types.in_spark(values.type) == types.in_spark(column.type)
-    return has_type and column.length is None and (column.nullable or not values.null_count)
+    is_coarser = pa.types.is_time32(column.type) and values.type != column.type  # Spark cuts a time
+    fits = column.length is None and (column.nullable or not values.null_count)
+    return has_type and fits and not is_coarser
 
 
 def _with_defaults(
