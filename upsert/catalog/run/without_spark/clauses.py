@@ -7,7 +7,6 @@ source changes a row of the target, and afterwards each key has one row.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +25,9 @@ from upsert.sql.statements import MergeAction, MergeRows
 from upsert.store.rows.computed import NotInArrowError, computing
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.pairs import EqualRows
+
+_MOST_PAIRS: Final = 10_000_000
+"""Of rows that ON finds equal; they come by the product where many rows have one value."""
 
 TARGET: Final = 0
 SOURCE: Final = 1
@@ -158,7 +160,10 @@ def _equal_rows(mine: pa.Table, theirs: pa.Table) -> Positions:
         own.append(one_array(one).cast(common))
         asked.append(one_array(other).cast(common))
     rows = EqualRows(own)
-    pairs = rows.pairs(rows.met(asked), most=sys.maxsize)
+    met = rows.met(asked)
+    if met.counts.sum() > _MOST_PAIRS:
+        raise NotInArrowError("more pairs of rows than one process joins")
+    pairs = rows.pairs(met, most=_MOST_PAIRS)
     return np.concatenate([np.empty((0, 2), np.int64), *(np.stack([to, of], 1) for of, to in pairs)])
 
 

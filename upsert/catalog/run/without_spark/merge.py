@@ -203,6 +203,7 @@ class _Reader:
         """What a column gets, its DEFAULT for None."""
         if node is None and (node := default_tree(column, self.statement.rows.subject)) is None:
             raise NotPlainError
+        node = self._with_nulls(node, rows)
         if (values := literals([node.unnest()], column, self.zone)) is not None:
             return Const(values[0], column.type)
         return self._computed(node, rows)
@@ -214,10 +215,24 @@ class _Reader:
         return found
 
     def _computed(self, node: exp.Expr, rows: s.MergeRows) -> Condition:
-        found = computed(node, lambda one: self._ref(one, rows), self._type_of, self.statement.rows.subject)
+        tree = self._with_nulls(node, rows)
+        found = computed(tree, lambda one: self._ref(one, rows), self._type_of, self.statement.rows.subject)
         if found is None:
             raise NotPlainError
         return found
+
+    def _with_nulls(self, node: exp.Expr, rows: s.MergeRows) -> exp.Expr:
+        """An expression with NULL in place of columns of the source that have no value in any row."""
+        if not any(map(pa.types.is_null, self.types[SOURCE].values())):
+            return node
+
+        def known(part: exp.Expr) -> exp.Expr:
+            is_column = isinstance(part, exp.Column)
+            return (
+                exp.Null() if is_column and pa.types.is_null(self._type_of(self._ref(part, rows))) else part
+            )
+
+        return node.transform(known)
 
     def _ref(self, node: exp.Expr, rows: s.MergeRows) -> Ref:
         """The column of one of the rows that a clause has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,14 @@ from upsert.catalog.run.without_spark.words import (
     is_source_of_query,
     words_of,
 )
+from upsert.errors import UpsertError
 from upsert.sql.dialect import outside_of_brackets, tokens_of
 from upsert.sql.tokens import blanked
 
 if TYPE_CHECKING:
     from upsert.catalog.context import Context
     from upsert.sql import statements as s
-    from upsert.sql.query import QueryText
+    from upsert.sql.query import QueryText, Reference
     from upsert.store import Table
 
 
@@ -53,16 +55,28 @@ def source_rows(
 
 
 def _literals(source: exp.Expr, zone: str | None) -> pa.Table | None:
-    """The rows of ``VALUES …``, of a query of such, or of one without a table."""
-    select = source.this if isinstance(source, exp.Subquery) else None
-    if select is not None and select.args.get("from_") is None:
+    """The rows of ``VALUES …``, of a query of such, or of rows that UNION ALL unites."""
+    query = source.this if isinstance(source, exp.Subquery) else None
+    if query is not None and query.args.get("from_") is None:
+        rows = list(_united(query))
         return literal_rows(
-            [[one.this for one in select.expressions]], [one.alias for one in select.expressions], zone
+            [[one.unalias() for one in row] for row in rows], [one.alias for one in rows[0]], zone
         )
-    values = source if select is None else select.args["from_"].this
+    values = source if query is None else query.args["from_"].this
     rows = [row.expressions for row in values.expressions]
     names = [name.name for name in values.args["alias"].columns]
     return literal_rows(rows, names or [f"col{place}" for place, _ in enumerate(rows[0], 1)], zone)
+
+
+def _united(query: exp.Expr) -> Iterator[list[exp.Expr]]:
+    """The row of each SELECT."""
+    if isinstance(query, exp.Select):
+        yield query.expressions
+        return
+    if not isinstance(query, exp.Union) or query.args.get("distinct"):
+        raise NotPlainError
+    yield from _united(query.left)
+    yield from _united(query.right)
 
 
 def _inner(query: QueryText) -> QueryText:
@@ -76,11 +90,20 @@ def _stored(
     context: Context, query: QueryText, table: Table, snapshot: int, settings: Settings
 ) -> pa.Table | None:
     """The rows of a query of one managed table."""
-    names = [one.name for one in query.references if one.as_of is None]
-    is_target = bool(names) and context.databases.resolve(names[0]).path == table.path
+    is_target = any(_is(context, one, table) for one in query.references)
+    if is_target and len(query.references) > 1:
+        return None  # one of them is of that snapshot, which may be older than the others
     given = Given.read_by(context, settings, query, snapshot if is_target else None)
     try:
         plain = None if given is None else plain_select(query, given.names)
     except UnknownColumnError:
         return None  # a session may have a variable that is called so
     return None if given is None or plain is None else given.rows(query, plain)
+
+
+def _is(context: Context, reference: Reference, table: Table) -> bool:
+    """Whether a query names a table, and no state of it."""
+    try:
+        return reference.as_of is None and context.databases.resolve(reference.name).path == table.path
+    except UpsertError:
+        return False  # it may be a file, which Spark reads

@@ -75,15 +75,18 @@ def words_of(query: QueryText) -> Sequence[Token] | None:
 
 
 _LIST: Final = r"(?:VALUES|\( VALUES \)) (?:AS )?n(?: \( [nk](?: , [nk])* \))?"
-_LITERAL: Final = "(?:(?:- )?1|'|T '|k|: n) (?:AS )?[nk]"
-_OF_LITERALS: Final = re.compile(
-    rf"SELECT \* FROM (?:{_LIST}|\( SELECT (?:\* FROM {_LIST}|{_LITERAL}(?: , {_LITERAL})*) \) (?:AS )?n)"
-)
+_LITERAL: Final = "(?:(?:- )?1|'|T '|k|: n)"
+_NAMED: Final = rf"{_LITERAL} (?:AS )?[nk](?: , {_LITERAL} (?:AS )?[nk])*"
+_NEXT: Final = rf"{_LITERAL}(?: (?:AS )?[nk])?(?: , {_LITERAL}(?: (?:AS )?[nk])?)*"
+_ROWS: Final = rf"SELECT (?:\* FROM {_LIST}|{_NAMED}(?: k ALL SELECT {_NEXT})*)"
+_OF_LITERALS: Final = re.compile(rf"SELECT \* FROM (?:{_LIST}|\( {_ROWS} \) (?:AS )?n)")
 _OF_QUERY: Final = re.compile(r"SELECT \* FROM \( \) (?:AS )?n")
 
 
 def is_source_of_literals(tokens: Sequence[Token]) -> bool:
-    """Whether the source of a MERGE, behind SELECT * FROM, is a list of rows, or one row, of literals.
+    """Whether the source of a MERGE, behind SELECT * FROM, is a list of rows of literals.
+
+    It may be a row, or several that UNION ALL unites.
 
     >>> from upsert.sql.dialect import tokens_of
     >>> texts = ["(VALUES (1), (NULL)) AS s(id)", "(SELECT 1 AS id, 'a' AS v) s", "(VALUES (1)) s JOIN t"]

@@ -1,4 +1,4 @@
-"""UPDATE and DELETE without Spark beside other writers and kill -9: done as a whole or not at all."""
+"""UPDATE, DELETE and MERGE without Spark beside other writers and kill -9: done as a whole or not at all."""
 
 import os
 import shutil
@@ -58,10 +58,16 @@ def execute(catalog: Catalog, statement: str) -> None:
 
 
 UPDATE = "UPDATE t SET n = n + 1 WHERE m < 15"
+MERGE = (
+    "MERGE INTO t USING (VALUES (3, 7), (15, 7), (16, 7), (90, 7)) AS s(id, n) ON t.id = s.id "
+    "WHEN MATCHED AND t.m > 15 THEN DELETE WHEN MATCHED THEN UPDATE SET n = s.n "
+    "WHEN NOT MATCHED THEN INSERT (id, n, m) VALUES (id, n, id)"
+)
 STATEMENTS = {
     UPDATE: [(id, int(id < 15), id) for id in range(ROWS)],
     "DELETE FROM t WHERE n + m >= 15": [(id, 0, id) for id in range(15)],
     "DELETE FROM t WHERE m >= 15": [(id, 0, id) for id in range(15)],
+    MERGE: [(id, 7 * (id in (3, 15, 90)), id) for id in (*range(16), *range(17, ROWS), 90)],
 }
 
 SUBJECTS = ("data", "delete", "commit", "fold", "publish", "compact", "expire")
@@ -82,7 +88,7 @@ def few_manifests() -> Iterator[None]:
     [
         (KEYED, UPDATE),
         *(pytest.param(KEYED, other, marks=pytest.mark.long) for other in STATEMENTS if other != UPDATE),
-        *(pytest.param(KEYLESS, statement, marks=pytest.mark.long) for statement in STATEMENTS),
+        *(pytest.param(KEYLESS, other, marks=pytest.mark.long) for other in STATEMENTS if other != MERGE),
     ],
 )
 def test_killed_at_any_point_a_statement_has_changed_all_of_its_rows_or_none(
@@ -199,16 +205,28 @@ def command(catalog: Catalog, statement: str, count: int) -> Iterator[subprocess
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("columns", [KEYED, KEYLESS], ids=["keyed", "keyless"])
-def test_killed_at_any_moment_beside_another_writer_an_update_has_changed_each_row_once_or_not(
-    tmp_path: Path, columns: str
+@pytest.mark.parametrize(
+    ("columns", "statement", "told_as"),
+    [
+        (KEYED, "UPDATE t SET n = n + 1", "UPDATE t: updated, snapshot "),
+        (KEYLESS, "UPDATE t SET n = n + 1", "UPDATE t: updated, snapshot "),
+        (
+            KEYED,
+            "MERGE INTO t USING t AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = s.n + 1",
+            "MERGE INTO t: merged, snapshot ",
+        ),
+    ],
+    ids=["keyed", "keyless", "merge"],
+)
+def test_killed_at_any_moment_beside_another_writer_a_statement_has_changed_each_row_once_or_not(
+    tmp_path: Path, columns: str, statement: str, told_as: str
 ) -> None:
     """What the command has told is done; what it was at is done as a whole or not at all."""
     random, catalog = Random(7), made(tmp_path, columns)
     by_killed = by_other = 0
     for _ in range(12):
         with (
-            command(catalog, "UPDATE t SET n = n + 1", 1000) as killed,
+            command(catalog, statement, 1000) as killed,
             command(catalog, "UPDATE t SET m = m + 1", 10) as other,
         ):
             assert killed.stdout is not None
@@ -218,7 +236,7 @@ def test_killed_at_any_moment_beside_another_writer_an_update_has_changed_each_r
             told += killed.stdout.readlines()
             said, _ = other.communicate(timeout=300)
         assert other.returncode == 0, said
-        assert all(line.startswith("UPDATE t: updated, snapshot ") for line in told), told
+        assert all(line.startswith(told_as) for line in told), told
         (n,) = {n for _, n, _ in rows_of(catalog)}
         assert by_killed + len(told) <= n <= by_killed + len(told) + 1
         by_killed, by_other = n, by_other + 10

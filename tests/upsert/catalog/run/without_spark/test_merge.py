@@ -134,9 +134,10 @@ class RandomMerge:
         }
         names = ["id", *random.sample([*texts][1:], random.randint(1, 5))]
         lines = [[texts[name]() for name in names] for _ in range(random.randint(1, 4))]
-        if len(lines) == 1:
+        if len(lines) == 1 or random.random() < 0.3:
             items = ", ".join(f"{value} AS {name}" for name, value in zip(names, lines[0], strict=True))
-            return f"(SELECT {items}) AS s", names
+            others = "".join(f" UNION ALL SELECT {', '.join(line)}" for line in lines[1:])
+            return f"(SELECT {items}{others}) AS s", names
         values = f"VALUES {', '.join('(' + ', '.join(line) + ')' for line in lines)}"
         own = f"({', '.join(names)})"
         forms = [f"({values}) AS s{own}", f"(SELECT * FROM {values} AS x{own}) s"]
@@ -310,13 +311,18 @@ def test_what_a_statement_gives_or_is_refused_for_is_sparks(
         "USING (VALUES (1, 'a\\t')) AS s(id, v) ON t.id = s.id WHEN MATCHED THEN DELETE",
         "USING (VALUES (1), (2.5e0)) AS s(id) ON t.id = s.id WHEN MATCHED THEN DELETE",
         "USING (VALUES ('1')) AS s(id) ON t.id = s.id WHEN MATCHED THEN DELETE",
-        "USING (SELECT 1 AS id UNION ALL SELECT 2) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "USING (SELECT 1 AS id UNION SELECT 2) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "USING (SELECT 1 AS id EXCEPT ALL SELECT 2) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "USING (SELECT 1 AS id UNION ALL BY NAME SELECT 2) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "USING (SELECT 1 AS id UNION ALL SELECT id FROM s) s ON t.id = s.id WHEN MATCHED THEN DELETE",
         "USING (VALUES (1, . 5)) AS s(id, v) ON t.id = s.id WHEN MATCHED THEN DELETE",
         "USING (VALUES (1, . 1.5)) AS s(id, v) ON t.id = s.id WHEN MATCHED THEN DELETE",
         "USING (VALUES (1, TIMESTAMPTZ '2020-01-01 00:00:00Z')) s(v) ON t.at = s.v WHEN MATCHED THEN DELETE",
         "USING (SELECT 1 id, DATETIME '2020-01-01 00:00:00Z' v) s ON t.id = s.id WHEN MATCHED THEN DELETE",
         "USING (SELECT 1 AS 'id') s ON t.id = s.id WHEN MATCHED THEN DELETE",
         "USING (SELECT id + 1 AS id FROM s) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "USING parquet.`/nowhere` AS s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "USING (SELECT s.id FROM s JOIN t ON s.id = t.id) s ON t.id = s.id WHEN MATCHED THEN DELETE",
         "USING s ON t.ratio = s.ratio WHEN MATCHED THEN DELETE",
         "USING s ON t.id > s.id WHEN MATCHED THEN DELETE",
         "USING s ON false WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
