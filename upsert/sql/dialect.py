@@ -343,7 +343,9 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
         raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
     _check_no_signs_of_versions(tokens, subject, revision)
     try:
-        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, text)
+        parser = dialect.parser(error_level=ErrorLevel.IMMEDIATE)
+        # an expression may begin with a column that is called like a statement, as comment
+        trees = parser.parse(tokens, text) if is_query else parser.parse_into(exp.Condition, tokens, text)
     except ParseError as cause:
         raise SchemaError(f"{subject}: {_described(cause, revision)}") from None
     except RecursionError:
@@ -384,6 +386,16 @@ def too_deep(subject: str) -> SchemaError:
     )
 
 
+_MAY_BE_NAMES: Final = re.compile(
+    "alter|any|case|create|cross|cube|describe|drop|fetch|for|grant|if|ilike|inner|insert|lateral|load|lock"
+    "|minus|outer|qualify|revoke|rollback|rollup|serdeproperties|tablesample|uncache|values|window",
+    re.IGNORECASE,
+)
+"""Words that sqlglot takes for no names without quotes, where Spark may."""
+
+_LAST_WORD: Final = re.compile(r"\w+\s*$")
+
+
 _PATTERNS: Final = re.compile(r"\bMATCH_RECOGNIZE\s*\(", re.IGNORECASE)
 
 
@@ -401,5 +413,9 @@ def _described(error: ParseError, revision: Revision) -> str:
         return f"{what}, found the end of the text"
     lines = revision.text.split("\n")[: int(first["line"] or 1) - 1]
     ends_at = sum(len(line) + 1 for line in lines) + int(first["col"] or 1) - 1
-    begins_at = revision.original(max(0, ends_at - len(found) + 1))
-    return f"{what}, found {found!r} at {position(revision.first, begins_at)}"
+    begins_at = max(0, ends_at - len(found) + 1)
+    where = position(revision.first, revision.original(begins_at))
+    before = _LAST_WORD.search(revision.text[max(0, begins_at - 40) : begins_at])
+    names = [word for word in (found, before[0].strip() if before else "") if _MAY_BE_NAMES.fullmatch(word)]
+    remedy = f"; as a name it is written `{names[0]}`" if names else ""
+    return f"{what}, found {found!r} at {where}{remedy}"

@@ -127,6 +127,33 @@ def ids(catalog: Catalog) -> list[int]:
     return sorted(catalog.table("t").snapshot().scan(columns=["id"])["id"].to_pylist())
 
 
+def test_a_column_may_be_called_like_a_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition that begins with it was read as that statement, and refused."""
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS")
+    catalog = Catalog(tmp_path)
+    columns = "id INT, comment STRING, set INT, refresh INT, PRIMARY KEY (id) NOT ENFORCED"
+    catalog.sql(f"CREATE TABLE t ({columns}, CHECK (set > 0), CHECK (refresh < set))")
+    catalog.sql("INSERT INTO t VALUES (1, 'a', 2, 1), (2, 'b', 3, 1), (3, 'b', 4, 1)")
+    catalog.sql("DELETE FROM t WHERE comment = 'a'")
+    catalog.sql("UPDATE t SET refresh = set - 1 WHERE set = 4")
+    found = catalog.table("t").snapshot().scan(columns=["id", "refresh"]).to_pylist()
+    assert sorted(row["id"] * 10 + row["refresh"] for row in found) == [21, 33]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("DELETE FROM t WHERE any = 1", "any"),
+        ("UPDATE t SET id = cross", "cross"),
+        ("SELECT id FROM grant", "grant"),
+        ("SELECT any FROM t", "any"),
+    ],
+)
+def test_a_keyword_that_needs_quotes_is_told(text: str, name: str) -> None:
+    with pytest.raises(SchemaError, match=f"; as a name it is written `{name}`$"):
+        parse(text)
+
+
 NO_SPARK_SQL = [
     "id IN (7,, 8)",
     "id IN (7,)",
