@@ -167,12 +167,14 @@ class _Open:
         kind: ``(`` for brackets, ``in`` for those of a list, ``cast`` and ``phrase`` for those of functions
             with words between their operands; ``case``.
         ends: the words that may end an operand: of a CASE, or of a list or phrase in brackets.
-        betweens: how many BETWEEN have no AND yet.
+        is_between: whether a BETWEEN has no AND yet.
+        has_predicate: whether the condition has one of IS, IN, LIKE and BETWEEN, of which Spark takes one.
     """
 
     kind: str
     ends: frozenset[str] = frozenset()
-    betweens: int = 0
+    is_between: bool = False
+    has_predicate: bool = False
 
 
 @dataclass
@@ -198,7 +200,7 @@ class _Reader:
             self._operand()
             while not self._goes_on():
                 if self.at == len(self.words):
-                    if len(self.open) > 1 or self.open[-1].betweens:
+                    if len(self.open) > 1 or self.open[-1].is_between:
                         raise _MisfitError
                     return
 
@@ -300,8 +302,8 @@ class _Reader:
             self.at += 1
             return True
         if self._skip("AND"):
-            self.is_whole = not around.betweens
-            around.betweens -= bool(around.betweens)
+            self.is_whole = not around.is_between
+            around.has_predicate, around.is_between = around.is_between, False
             return True
         if self._skip("::"):
             self._type()
@@ -310,11 +312,14 @@ class _Reader:
             return self._predicate(around)
         if self.at == len(self.words):
             return False
-        if around.betweens:
+        if around.is_between:
             raise _MisfitError
         return self._separated(around)
 
     def _predicate(self, around: _Open) -> bool:
+        if around.has_predicate:
+            raise _MisfitError
+        around.has_predicate = True
         if self._skip("IS"):
             self._skip("NOT")
             if self._skip("DISTINCT", "FROM"):
@@ -327,15 +332,15 @@ class _Reader:
             self.open.append(_Open("in", _LIST))
             return True
         if self._skip("BETWEEN"):
-            around.betweens += 1
+            around.is_between = True
             return True
         self._expect(found=self._word() in _LIKE)
         return True
 
     def _after_truth(self) -> bool:
-        """Behind IS NULL and a list of IN Spark compares and computes no more."""
+        """Behind IS NULL and a list of IN Spark compares, computes and converts no more."""
         word = self._word()
-        if word in _COMPARED or word in _COMPUTED or word in _LIKE or word in _PREDICATES:
+        if word in _COMPARED or word in _COMPUTED or word == "::":
             raise _MisfitError
         return False
 
@@ -343,8 +348,10 @@ class _Reader:
         """Read what stands between operands that are no part of each other, or behind the last one."""
         word, self.is_whole = self._word(), True
         if self._skip("OR"):
+            around.has_predicate = False
             return True
         if word in around.ends:
+            around.has_predicate = False
             self.at += 1
             self.is_whole = word not in ("FROM", "FOR")
             around.ends = _FOLLOWING.get(word, frozenset())
