@@ -332,7 +332,7 @@ class Explanation:
         """What was decided, as texts, and whether each is to be shown as a warning."""
         others = [*map(str, self.aggregates), *map(str, self.topics)]
         if not self.joins:
-            yield _NO_JOIN, False
+            yield ("the query is refused", True) if self.refusals else (_NO_JOIN, False)
         yield from ((str(join), join.grows or join.form == "refused") for join in self.joins)
         others += [] if self.sink is None else [str(self.sink)]
         yield from ((text, "form: refused" in text) for text in others)

@@ -600,7 +600,7 @@ class Select:
         ]
         items = []
         for item, span in zip(self._select.expressions, values, strict=True):
-            value, name = item.unalias(), item.alias_or_name or item.sql("spark")
+            value, name = item.unalias(), _name_of(item) or _name_of_value(item)
             if is_summed(value):
                 text = self._edited(span)
                 given = text[text.index("(") + 1 : text.rindex(")")].strip()
@@ -704,6 +704,19 @@ def _alias_of(item: exp.Expr) -> str | None:
 def _name_of(item: exp.Expr) -> str | None:
     """The name of a column of the result; None where only Spark gives it one."""
     return str(item.alias_or_name) if isinstance(item, exp.Alias | exp.Column) else None
+
+
+def _name_of_value(item: exp.Expr) -> str:
+    """About what Spark calls a value without a name; an aggregate just so.
+
+    >>> import sqlglot
+    >>> select = sqlglot.parse_one("SELECT count(*), SUM(/* of all */ n) FROM t", dialect="spark")
+    >>> [_name_of_value(item) for item in select.expressions]
+    ['count(1)', 'sum(n)']
+    """
+    if isinstance(item, exp.Count) and isinstance(item.this, exp.Star):
+        return "count(1)"
+    return item.sql("spark", comments=False, normalize_functions="lower")
 
 
 def _place_of(node: exp.Expr, select: exp.Select) -> int | None:

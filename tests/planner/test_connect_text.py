@@ -80,6 +80,11 @@ def test_a_name_of_a_value_that_cannot_be_used_is_said_to_be_one(query: str) -> 
     [
         ("SELECT k, count(*) AS n FROM a GROUP BY k", ["`a`.k"], [("k", "`a`.k"), ("n", None)]),
         (
+            "SELECT k, count(*) /* of all */ FROM a -- by k\nGROUP BY k",
+            ["`a`.k"],
+            [("k", "`a`.k"), ("count(1)", None)],
+        ),
+        (
             "SELECT id % 10 AS x, sum( both * (id + 1) ) s FROM a WHERE k > 0 GROUP BY id  %  10",
             ["`a`.id  %  10"],
             [("x", "`a`.id  %  10"), ("s", "`a`.both * (`a`.id + 1)")],

@@ -140,6 +140,13 @@ def test_all_reasons_of_a_refused_join_are_told_with_their_remedies() -> None:
     ]
 
 
+def test_a_refused_query_without_a_join_is_told_to_be_refused() -> None:
+    """It began with "the query has no join", which is no reason."""
+    limited = explained(parse_plan("Opaque GlobalLimit [order_id#1]\n  <orders>"))
+    assert str(limited).splitlines()[0] == "the query is refused"
+    assert str(explained(parse_plan("<orders>"))).splitlines()[0] == "the query has no join"
+
+
 def test_a_join_with_rows_that_may_change_is_refused_by_the_name_of_their_table() -> None:
     text = "Join inner ON (product_id#2 = id#64)\n  <orders>\n  <member rows>\n"
     (join,) = explained(parse_plan(text)).joins

@@ -134,7 +134,7 @@ def subquery_in(text: str) -> Found | None:
 
     >>> subquery_in("id IN (1, 2) AND k IN ( SELECT k FROM t)")
     Found(what='a subquery', offset=22)
-    >>> subquery_in("extract(YEAR FROM d) = '(SELECT 1)'")
+    >>> subquery_in("extract(YEAR FROM d) = '(SELECT 1)' OR substring('u' FROM 1 FOR 2) = 'u'")
     """
     found = _SUBQUERY.search(_without_quoted(text))
     return None if found is None else Found("a subquery", found.start())
@@ -154,5 +154,10 @@ def functions_in(text: str) -> dict[str, int]:
 
 
 def _without_quoted(text: str) -> str:
-    """The text with blanks in the place of literals, comments and quoted names, but those of functions."""
-    return _QUOTED.sub(lambda match: " " * len(match[0]), text)
+    """The text without what stands in quotes, but names of functions, and with blanks for comments."""
+
+    def without(match: re.Match[str]) -> str:
+        is_white = len(match[0]) == 1 or match[0].startswith(("--", "/*"))
+        return (" " if is_white else "'") * len(match[0])
+
+    return _QUOTED.sub(without, text)
