@@ -184,6 +184,8 @@ def committed(
                 if not _is_overtaken(cause) or context.table(name).snapshot().id == base.id:
                     raise
                 if attempt == ATTEMPTS:
+                    if isinstance(cause, SnapshotExpiredError):
+                        raise  # it may be one that the statement names
                     raise CommitConflictError(
                         f"table {name!r}: rows must not change while the statement runs, but other writers "
                         f"changed them {ATTEMPTS} times; stop those, or change fewer rows at a time"

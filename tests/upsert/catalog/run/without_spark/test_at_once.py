@@ -22,6 +22,7 @@ from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.run import row_changes
 from upsert.catalog.run.without_spark import statements
+from upsert.errors import SnapshotExpiredError
 from upsert.failpoints import POINTS
 from upsert.managed import frames
 from upsert.store.commit.committer import TURN_AFTER
@@ -175,6 +176,20 @@ def test_a_statement_whose_snapshot_expires_begins_again(
     without(catalog, "UPDATE t SET n = n + 1")
     assert rows_of(catalog) == [(id, 1, id) for id in range(ROWS)]
     assert len(bases) == 2
+
+
+def test_an_expired_snapshot_is_told_where_a_statement_needs_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = made(tmp_path)
+
+    def named(*_: Any) -> None:
+        catalog.table("t").write(pa.table({name: pa.array([0], pa.int32()) for name in ("id", "n", "m")}))
+        raise SnapshotExpiredError("snapshot 1 has expired")
+
+    monkeypatch.setattr(row_changes, "updated", named)
+    with pytest.raises(SnapshotExpiredError, match="snapshot 1 has expired"):
+        without(catalog, "UPDATE t SET n = n + 1")
 
 
 @contextmanager
