@@ -44,10 +44,13 @@ class _Side:
         """The columns of some rows that are compared."""
         return [one_array(rows.column(name)) for name in self.keys]
 
-    def given(self, is_met: Mask) -> Positions | None:
-        """The rows that come out without one of the other side; None for a side of which none does."""
-        if not self.gives_met and not self.gives_unmet:
-            return None
+    @property
+    def gives(self) -> bool:
+        """Whether rows come out without one of the other side."""
+        return self.gives_met or self.gives_unmet
+
+    def given(self, is_met: Mask) -> Positions:
+        """Which ones."""
         return np.flatnonzero(is_met if self.gives_met else ~is_met)
 
 
@@ -98,7 +101,7 @@ class Joined:
         kept, asked = self._sides(names)
         if self.left.size(among) > self.right.size(among):
             kept, asked = asked, kept
-        table = in_memory(kept.rows, kept.names, among)
+        table = in_memory(kept.rows, kept.names, among).combine_chunks()
         found, is_met = EqualRows(kept.keys_of(table)), np.zeros(table.num_rows, np.bool_)
         if not asked.gives_unmet:
             values = map(pc.drop_null, map(pc.unique, kept.keys_of(table)))
@@ -107,11 +110,12 @@ class Joined:
             met = found.met(asked.keys_of(piece))
             for own, other in found.pairs(met, _AT_ONCE) if self.join.kind.has_pairs else ():
                 yield self._made(names, {**_taken(piece, own), **_taken(table, other)})
-            if (alone := asked.given(met.counts > 0)) is not None:
-                yield self._made(names, _taken(piece, alone))
-            is_met[found.rows(met)] = True
-        if (alone := kept.given(is_met)) is not None:
-            yield self._made(names, _taken(table, alone))
+            if asked.gives:
+                yield self._made(names, _taken(piece, asked.given(met.counts > 0)))
+            if kept.gives:
+                is_met[found.rows(met)] = True
+        if kept.gives:
+            yield self._made(names, _taken(table, kept.given(is_met)))
 
     def _sides(self, names: Sequence[str]) -> tuple[_Side, _Side]:
         kind, (lefts, rights) = self.join.kind, zip(*self.join.equal, strict=True)
