@@ -155,18 +155,18 @@ class Done(Result):
     note: str = "done"
     affected_rows: int | None = None
 
-    @classmethod
-    def committed(cls, statement: str, done: str, snapshot: str, rows: int | None) -> Self:
-        """A statement that has changed a table's rows.
-
-        >>> Done.committed("DELETE FROM t", "deleted", "snapshot 4", 1)
-        <DELETE FROM t: deleted, snapshot 4: 1 row>
-        """
-        told = "" if rows is None else ": 1 row" if rows == 1 else f": {rows} rows"
-        return cls(statement, f"{done}, {snapshot}{told}", rows)
-
     def __repr__(self) -> str:
         return f"<{self.statement}: {self.note}>"
+
+
+def done_in_snapshot(statement: str, done: str, snapshot: str, rows: int | None) -> Done:
+    """A statement that has changed rows of a table.
+
+    >>> done_in_snapshot("DELETE FROM t", "deleted", "snapshot 4", 1)
+    <DELETE FROM t: deleted, snapshot 4: 1 row>
+    """
+    told = "" if rows is None else ": 1 row" if rows == 1 else f": {rows} rows"
+    return Done(statement, f"{done}, {snapshot}{told}", rows)
 
 
 @dataclass(frozen=True, repr=False)

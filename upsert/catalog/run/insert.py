@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from upsert.catalog.connectors.definition import definition_in
-from upsert.catalog.results import Done, Result, Rows, Running, RunningSet
+from upsert.catalog.results import Done, Result, Rows, Running, RunningSet, done_in_snapshot
 from upsert.catalog.run import jobs
 from upsert.catalog.run.assignments import (
     assigned,
@@ -130,7 +130,7 @@ def _done(what: str, done: str, snapshot: Snapshot | None) -> Done:
     """What is said of a write; the snapshot is None where another process, or no table, has the rows."""
     if snapshot is None:
         return Done(what, done)
-    return Done.committed(what, done, f"snapshot {snapshot.id}", snapshot.committed_rows)
+    return done_in_snapshot(what, done, f"snapshot {snapshot.id}", snapshot.committed_rows)
 
 
 def is_planned_by_text(context: Context, session: SparkSession, rows: DataFrame) -> bool:

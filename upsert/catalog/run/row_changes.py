@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from upsert.catalog.results import Done, Result
+from upsert.catalog.results import Done, Result, done_in_snapshot
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable, fitting_partitions
 from upsert.catalog.run.jobs import SparkNeededError, active, needed
@@ -71,9 +71,11 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
                 raise
             check_engine(table, subject)
             found = partial(_found, context, session, statement, statement.rows, table, cause)
-            return Done.committed(subject, "deleted", *committed(context, statement.name, found, is_tracked))
+            return done_in_snapshot(
+                subject, "deleted", *committed(context, statement.name, found, is_tracked)
+            )
     done = table.delete(where, tracked=is_tracked)
-    return Done.committed(subject, "deleted", f"snapshot {done.id}", done.committed_rows)
+    return done_in_snapshot(subject, "deleted", f"snapshot {done.id}", done.committed_rows)
 
 
 def _found(
@@ -146,7 +148,7 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
     snapshot, rows = committed(context, statement.name, found, is_tracked)
     if rows is not None and not schema.primary_key:
         rows //= 2  # each is deleted as it was, and inserted as it is
-    return Done.committed(subject, "updated", snapshot, rows)
+    return done_in_snapshot(subject, "updated", snapshot, rows)
 
 
 def check_once(columns: Sequence[str], subject: str) -> None:
@@ -281,7 +283,7 @@ def truncate(context: Context, statement: s.TruncateTable) -> Result:
     is_tracked = tracked(statement.options, what)
     if statement.partition is None:
         done = table.delete([], tracked=is_tracked)
-        return Done.committed(what, "truncated", f"snapshot {done.id}", done.committed_rows)
+        return done_in_snapshot(what, "truncated", f"snapshot {done.id}", done.committed_rows)
     _existing(table, statement.partition, what, f"see SHOW PARTITIONS {statement.name}")
     done = table.drop_partition(statement.partition, tracked=is_tracked)
     return Done(what, f"truncated, snapshot {done.id}")

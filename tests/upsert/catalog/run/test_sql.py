@@ -210,7 +210,8 @@ class TestScript:
 def test_a_result_without_what_is_asked_for_says_what_it_has(catalog: Catalog) -> None:
     done = catalog.sql(DAYS)
     with pytest.raises(
-        AttributeError, match=r"CREATE TABLE visits: returns Done, which has note, statement, no 'show'"
+        AttributeError,
+        match=r"CREATE TABLE visits: returns Done, which has affected_rows, note, statement, no 'show'",
     ):
         done.show()
 
