@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,9 @@ _AT_ONCE: Final = 16 << 20
 """So many bytes of rows are put aside before they are grouped with those before them."""
 
 _DIGITS: Final = 38
+_EXACTLY: Final = Context(prec=2 * _DIGITS)
+"""Python's own has fewer digits than a decimal."""
+
 _MORE_DIGITS: Final = 10
 """A sum of decimals has as many digits more than they, which no number of rows fills."""
 
@@ -262,7 +266,7 @@ def _most(column: pa.Array) -> int:
     """The greatest of the absolute values, of decimals without their point."""
     ends = [end.as_py() for end in min_max(column) if end.is_valid]
     scale = column.type.scale if pa.types.is_decimal(column.type) else 0
-    return max((abs(int(end.scaleb(scale)) if scale else int(end)) for end in ends), default=0)
+    return max((abs(int(Decimal(end).scaleb(scale, _EXACTLY))) for end in ends), default=0)
 
 
 def _bound(type_: pa.DataType, given: pa.DataType) -> float:

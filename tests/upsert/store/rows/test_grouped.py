@@ -117,7 +117,12 @@ def test_zeros_are_one_key_and_come_out_as_zero() -> None:
 
 @pytest.mark.parametrize(
     ("type_", "value", "count"),
-    [(pa.int64(), 1 << 62, 2), (pa.int64(), -(1 << 63), 1), (pa.decimal128(38, 2), Decimal(9 * 10**35), 2)],
+    [
+        (pa.int64(), 1 << 62, 2),
+        (pa.int64(), -(1 << 63), 1),
+        (pa.decimal128(38, 2), Decimal(9 * 10**35), 2),
+        (pa.decimal128(38, 2), Decimal(5 * 10**35), 2),
+    ],
 )
 def test_a_sum_that_may_overflow_on_the_way_is_refused(type_: pa.DataType, value: Any, count: int) -> None:
     """In whichever pieces its values come, and whatever takes it back."""
