@@ -1,5 +1,6 @@
 """Queries of groups of rows that need no Spark, beside what Spark gives for the same text."""
 
+import os
 import re
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from tests.upsert.catalog.run.test_without_spark import (
 )
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Found, Frame
+from upsert.catalog.run.jobs import SparkNeededError
 from upsert.catalog.run.without_spark import settings, shown
 from upsert.errors import UpsertError
 
@@ -310,3 +312,78 @@ def test_floating_point_numbers_are_added_as_by_one_task(spark: SparkSession, tm
     assert repr(total) in found[0]
     expected, found = both(catalog, "SELECT k, sum(x), avg(n) FROM t GROUP BY k ORDER BY k", spark)
     assert found == expected
+
+
+def random_value(random: Random, kind: str, depth: int = 0) -> str:
+    """An expression of a kind; its types may be any that Spark lets meet."""
+    leaves = {
+        "number": [
+            "small",
+            "tiny",
+            "whole",
+            "id",
+            "ratio",
+            "single",
+            "price",
+            "1",
+            "-2",
+            "1.5",
+            "1e1",
+            "100000",
+        ],
+        "text": ["name", "short", "'a'", "'é'"],
+        "flag": ["flag", "TRUE", "small > tiny", "name = 'b'", "ratio >= 1.5", "day IS NULL", "id IN (1, 2)"],
+        "day": ["day", "DATE '2020-02-29'"],
+    }
+
+    def some(kind: str) -> str:
+        return random_value(random, kind, depth + 1)
+
+    if depth > 1 or random.random() < 0.25:
+        return random.choice(leaves[kind])
+    forms = {
+        "number": [
+            *(lambda sign=sign: f"{some('number')} {sign} {some('number')}" for sign in "+-*"),
+            lambda: f"(-{random.choice(['small', 'tiny', 'ratio', 'single'])})",
+            lambda: f"abs({some('number')})",
+            lambda: f"length({some('text')})",
+            lambda: f"{random.choice(['year', 'month', 'day'])}({some('day')})",
+            lambda: f"coalesce({some('number')}, {some('number')})",
+            lambda: f"CASE WHEN {some('flag')} THEN {some('number')} ELSE {some('number')} END",
+            lambda: f"CASE WHEN {some('flag')} THEN {some('number')} END",
+            lambda: f"CAST({some('number')} AS {random.choice(['BIGINT', 'DOUBLE', 'INT'])})",
+        ],
+        "text": [
+            lambda: f"{some('text')} || {some('text')}",
+            lambda: f"concat({some('text')}, {some('text')})",
+            lambda: f"substring({some('text')}, {random.randrange(1, 3)}, {random.randrange(3)})",
+            lambda: f"if({some('flag')}, {some('text')}, {some('text')})",
+        ],
+        "flag": [
+            lambda: f"({some('flag')} {random.choice(['AND', 'OR'])} {some('flag')})",
+            lambda: f"{some('number')} {random.choice(['<', '=', '<=>', '!='])} {some('number')}",
+            lambda: f"(NOT {some('flag')})",
+            lambda: f"{some('text')} LIKE 'a%'",
+        ],
+        "day": [lambda: f"coalesce({some('day')}, {some('day')})"],
+    }
+    return random.choice(forms[kind])()
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("FUZZ_N", "24"))))
+def test_expressions_are_sparks(spark: SparkSession, filled: Catalog, seed: int) -> None:
+    random = Random(seed + 1000)
+    values = [
+        random_value(random, random.choice(["number", "number", "text", "flag", "day"])) for _ in range(2)
+    ]
+    text = f"SELECT id, {values[0]} AS v, {values[1]} AS w FROM kinds WHERE id != 0 ORDER BY w, v, 1"
+    try:
+        rows = rows_of(without(filled, text))
+    except SparkNeededError:
+        return
+    given = filled.sql(text, spark)
+    assert isinstance(given, Frame), text
+    expected = given.rows
+    assert rows.schema.types == expected.schema.types, text
+    assert rows.schema.names == expected.schema.names, text
+    assert same(rows.to_pylist()) == same(expected.to_pylist()), text

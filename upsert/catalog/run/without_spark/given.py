@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -15,7 +15,7 @@ from upsert import types
 from upsert.catalog.run.without_spark.columns import UnknownColumnError
 from upsert.catalog.run.without_spark.joined import Joined
 from upsert.catalog.run.without_spark.relations import column_of
-from upsert.catalog.run.without_spark.rows import Kept, Rows, Stored
+from upsert.catalog.run.without_spark.rows import Computed, Kept, Rows, Stored
 from upsert.catalog.run.without_spark.select import PlainSelect
 from upsert.catalog.run.without_spark.settings import Settings
 from upsert.catalog.run.without_spark.shown import shown_groups, shown_rows
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
     from upsert.catalog.context import Context
     from upsert.sql.query import QueryText
+
+
+_KNOWN_TYPES: Final = (pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.date32())
+"""With those of whole numbers the types of expressions which are the same here as to Spark."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class Given:
         try:
             rows = self._read(query, plain)
             if plain.groups is None:
-                return shown_rows(plain, rows)
+                return shown_rows(plain, self._computed(query, plain, rows) if plain.computed else rows)
             groups, kept = RunningGroups(plain.groups.keys, plain.groups.functions, rows.types), None
             if plain.groups.having is not None:
                 given = {field.name: field.type for field in groups.schema}
@@ -137,6 +141,28 @@ class Given:
             return shown_groups(plain, rows, groups, kept)
         except (NotInArrowError, NotPlainError):
             return None  # of an overflow Spark says where it is
+
+    def _computed(self, query: QueryText, plain: PlainSelect, rows: Rows) -> Rows:
+        """The rows with the columns that a query computes of each.
+
+        Only where Spark's type of an expression is known: types of decimals depend on how they are made, and
+        NULL has one of its own.
+        """
+        found = []
+        for name, tree in plain.computed:
+            value = computed(
+                tree,
+                lambda node: Ref(0, plain.relation.columns.column(node)),
+                lambda ref: rows.types[ref.column],
+                query.subject,
+            )
+            if value is None or not self.settings.is_ansi or tree.find(exp.Null) is not None:
+                raise NotPlainError
+            type_ = type_of(value, lambda ref: rows.types[ref.column])
+            if type_ not in _KNOWN_TYPES and not pa.types.is_integer(type_):
+                raise NotPlainError
+            found.append((name, value, type_))
+        return Computed(rows, tuple(found))
 
     def _read(self, query: QueryText, plain: PlainSelect) -> Rows:
         """The rows of which the condition of the query is true.

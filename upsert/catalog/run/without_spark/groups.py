@@ -26,10 +26,10 @@ _READ: Final = frozenset({"this", "expressions", "big_int"})
 
 @dataclass(frozen=True)
 class Item:
-    """What the list of a query asks for under a name: a column of the table, or a function of groups."""
+    """What the list of a query asks for under a name: a column, a function of groups, or an expression."""
 
     name: str
-    value: str | GroupFunction
+    value: str | GroupFunction | exp.Expr
 
 
 @dataclass(frozen=True)
@@ -139,17 +139,17 @@ class Grouping:
             raise NotPlainError
         return found[0]
 
-    def name(self, value: str | GroupFunction) -> str:
+    def name(self, value: str | GroupFunction | exp.Expr) -> str:
         """What a column or a function of groups is called among the results.
 
         Raises:
-            NotPlainError: rows are not grouped by the column.
+            NotPlainError: rows are not grouped by the column, or it is an expression.
         """
         if isinstance(value, GroupFunction):
             if value not in self.functions:
                 self.functions.append(value)
             return name_of_result(self.functions.index(value))
-        if value not in self.keys:
+        if not isinstance(value, str) or value not in self.keys:
             raise NotPlainError
         return name_of_key(self.keys.index(value))
 

@@ -1,4 +1,4 @@
-"""The rows that a query reads, a piece at a time: of a table, and those of which a condition is true."""
+"""The rows that a query reads, a piece at a time: of a table, some of them, and more columns of each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from upsert.catalog.run.without_spark.settings import MOST_BYTES
 from upsert.catalog.run.without_spark.source import Source
-from upsert.conditions.expressions import Condition, refs_of
+from upsert.conditions.expressions import Condition, Field, Ref, refs_of
 from upsert.store.predicate import Where
-from upsert.store.rows.computed import Filtered, InArrow, Input, NotInArrowError
+from upsert.store.rows.computed import Filtered, InArrow, Input, NotInArrowError, Projected
 
 Among = Mapping[str, pa.Array]
 """Different values of columns: rows with others, or NULL, may be left out."""
@@ -139,5 +139,34 @@ class Kept:
         needed = [*dict.fromkeys([*names, *asked])]
         given = Input(0, tuple((name, name, self.types[name]) for name in needed))
         step = InArrow(Filtered(given, self.condition, (*names,)), (*names,), schema_of(self, names))
+        for piece in self.rows.pieces(needed, among, ends_soon=ends_soon):
+            yield step.rows([piece])
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Rows with columns that are computed of each: their names, what they are, and the types of that."""
+
+    rows: Rows
+    columns: tuple[tuple[str, Condition, pa.DataType], ...]
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """Of all columns."""
+        return {**self.rows.types, **{name: type_ for name, _, type_ in self.columns}}
+
+    def size(self, among: Among) -> int:
+        """Of files that are read."""
+        return self.rows.size(among)
+
+    def pieces(self, names: Sequence[str], among: Among, *, ends_soon: bool) -> Iterator[pa.Table]:
+        """The rows, see `Rows`."""
+        made = {name: value for name, value, _ in self.columns if name in names}
+        asked = sorted({ref.column for value in made.values() for ref in refs_of(value)})
+        own = [name for name in names if name not in made]
+        needed = [*dict.fromkeys([*own, *asked])] or [*self.rows.types][:1]
+        given = Input(0, tuple((name, name, self.types[name]) for name in needed))
+        outputs = tuple((name, made.get(name, Field(Ref(0, name)))) for name in names)
+        step = InArrow(Projected(given, outputs), (*names,), schema_of(self, names))
         for piece in self.rows.pieces(needed, among, ends_soon=ends_soon):
             yield step.rows([piece])

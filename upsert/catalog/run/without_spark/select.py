@@ -30,6 +30,7 @@ class PlainSelect:
         relation: the tables and their joins.
         outputs: the names of the columns that come out, and of those that they are: of the tables, or with
             ``groups`` the keys and results of these.
+        computed: expressions that are columns of the rows, too, by the names that these have.
         groups: what is asked of groups of rows; None where the rows themselves come out.
         where: the condition, about which nothing is known here.
         orders: by which of such columns, and for each whether ascending, and whether NULLs come first.
@@ -37,6 +38,7 @@ class PlainSelect:
 
     relation: Relation
     outputs: tuple[tuple[str, str], ...]
+    computed: tuple[tuple[str, exp.Expr], ...]
     groups: Groups | None
     where: exp.Expr | None
     orders: tuple[tuple[str, tuple[bool, bool]], ...]
@@ -58,6 +60,9 @@ def plain_select(query: QueryText, names: Sequence[Sequence[str]]) -> PlainSelec
     >>> found = plain_select(query, [["id", "name"]])
     >>> found.outputs, found.groups.keys, [one.function for one in found.groups.functions]
     ((('name', 'group_0'), ('count(1)', 'result_0')), ('name',), ['count'])
+    >>> found = plain_select(QueryText.of("SELECT id + 1 AS next FROM orders"), [["id", "name"]])
+    >>> [tree.sql() for _, tree in found.computed]
+    ['id + 1']
     >>> plain_select(QueryText.of("SELECT id + 1 FROM orders"), [["id", "name"]])
     """
     return _plain(query, query.tree, names, is_computed=False)
@@ -100,6 +105,11 @@ def _plain(
         return None
 
 
+def _name(number: int, item: Item) -> str:
+    """What an item is called among the rows: an expression so as no column can be called."""
+    return f"\0{number}" if isinstance(item.value, exp.Expr) else str(item.value)
+
+
 @dataclass(frozen=True)
 class _Reader:
     """Reads a query over tables, in whose list names of ``columns`` may be those of aliases."""
@@ -120,7 +130,7 @@ class _Reader:
         items = [item for node in tree.expressions for item in self._items(node)]
         grouping = Grouping.of(tree, items, self.columns)
         if grouping is None:
-            outputs = tuple((item.name, str(item.value)) for item in items)
+            outputs = tuple((item.name, _name(number, item)) for number, item in enumerate(items))
             by_others = self.columns.column
         else:
             outputs = tuple((item.name, grouping.name(item.value)) for item in items)
@@ -129,7 +139,12 @@ class _Reader:
         found = tuple(self._order(one, outputs, by_others) for one in orders)
         kept = None if grouping is None or having is None else grouping.having(having)
         groups = None if grouping is None else grouping.groups(kept)
-        return PlainSelect(self.relation, outputs, groups, where, found, limit, offset or 0)
+        computed = tuple(
+            (_name(number, item), item.value)
+            for number, item in enumerate(items)
+            if isinstance(item.value, exp.Expr)
+        )
+        return PlainSelect(self.relation, outputs, computed, groups, where, found, limit, offset or 0)
 
     def _items(self, node: exp.Expr) -> Iterator[Item]:
         name, inner = None, node
@@ -138,6 +153,10 @@ class _Reader:
         if is_of_groups(inner):
             function, own = group_function(inner, self.columns)
             yield Item(own if name is None else name, function)
+        elif name is not None and not isinstance(inner, exp.Column | exp.Star):
+            for node in inner.find_all(exp.Column):
+                self.columns.column(node)
+            yield Item(name, inner)
         elif not inner.is_star:
             column = self.columns.column(inner)
             yield Item(inner.name if name is None else name, column)

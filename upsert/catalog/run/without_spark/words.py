@@ -14,7 +14,7 @@ from typing import Final
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.sql.dialect import outside_of_brackets, tokens_of
-from upsert.sql.forms import TIMES, are_named, are_rows, is_expression, outer
+from upsert.sql.forms import TIMES, are_named, are_rows, is_expression, outer, parts
 from upsert.sql.query import QueryText
 
 
@@ -56,8 +56,8 @@ _BY: Final = rf"(?:ON (?:{_EQUALS}|\( {_EQUALS} \))|USING \( [nk](?: , [nk])* \)
 _GROUP: Final = rf"(?:{_COLUMN}|1)"
 _COMPARED: Final = rf"{_VALUE} (?:=|<|>|<=|>=|<>|!=) (?:(?:- )?1|(?:k )?')"
 _ORDER: Final = rf"(?:{_VALUE}|1)(?: ASC| DESC)?(?: NULLS [nk])?"
+_FORM_OF_ITEM: Final = re.compile(_ITEM)
 _FORMS: Final = {
-    "SELECT": re.compile(rf"SELECT (?:DISTINCT )?{_ITEM}(?: , {_ITEM})*"),
     "FROM": re.compile(rf"FROM {_TABLE}(?: {_HOW}JOIN {_TABLE} {_BY}){{0,3}}"),
     "GROUP": re.compile(rf"GROUP BY {_GROUP}(?: , {_GROUP})*"),
     "HAVING": re.compile(rf"HAVING {_COMPARED}(?: (?:AND|OR) {_COMPARED})*"),
@@ -142,14 +142,30 @@ def is_plain_select(tokens: Sequence[Token], *, is_computed: bool = False) -> bo
     names = [words[0].text.upper() for words in clauses]
     if names[:2] != ["SELECT", "FROM"] or names != sorted(set(names), key=_CLAUSES.index):
         return False
-    free = {"WHERE", "SELECT"} if is_computed else {"WHERE"}
+    listed, *others = zip(names, clauses, strict=True)
+    is_list = _is_plain(listed[1]) and are_named(listed[1][3:]) if is_computed else _is_list(listed[1])
+    return is_list and all(_is_clause(name, words) for name, words in others)
+
+
+def _is_clause(name: str, words: Sequence[Token]) -> bool:
+    if name == "WHERE":
+        return _is_plain(words) and is_expression(words[1:])
+    return _FORMS[name].fullmatch(_form(words, name)) is not None and (name != "HAVING" or _is_plain(words))
+
+
+def _is_list(words: Sequence[Token]) -> bool:
+    """Whether each item of SELECT is a column, a function of groups, or an expression with a name."""
+    begins = 2 if len(words) > 1 and words[1].token_type is TokenType.DISTINCT else 1
     return all(
-        (name in free or _FORMS[name].fullmatch(_form(words, name)) is not None)
-        and (name not in {*free, "HAVING"} or _is_plain(words))
-        and (name != "WHERE" or is_expression(words[1:]))
-        and (name != "SELECT" or not is_computed or are_named(words[3:]))
-        for name, words in zip(names, clauses, strict=True)
+        _FORM_OF_ITEM.fullmatch(_form(item, "SELECT")) is not None or _is_named(item)
+        for item in parts(words[begins:], TokenType.COMMA)
     )
+
+
+def _is_named(item: Sequence[Token]) -> bool:
+    if len(item) < 3 or item[-2].token_type is not TokenType.ALIAS:
+        return False
+    return _sign(item[-1], _NAME) in ("n", "k") and _is_plain(item) and is_expression(item[:-2])
 
 
 def _calls(tokens: Sequence[Token]) -> bool:
