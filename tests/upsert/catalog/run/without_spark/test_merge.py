@@ -1,7 +1,7 @@
 """MERGE that needs no Spark, beside what Spark makes of the same text."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from random import Random
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.upsert.catalog.run.test_without_spark import UTC_SESSION, needs_spark, without
+from tests.upsert.catalog.run.test_without_spark import KINDS, UTC_SESSION, kinds, needs_spark, without
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done
 from upsert.catalog.run import merge
@@ -380,3 +380,51 @@ def test_parameters_are_literals(filled: tuple[Catalog, Catalog]) -> None:
         filled[1].sql(text, args=[90, "it's", 7])
     found = table.snapshot().scan(["v", "n"], [("id", "=", 90)])
     assert found.to_pylist() == [{"v": "it's", "n": 7}]
+
+
+SAME = ("flag", "raw", "day", "at", "local", "clock", "span", "tags", "times", "pair", "counts")
+ASSIGNED = {
+    "other AS s": (
+        {name: name for name in SAME}
+        | {"small": "id", "tiny": "small", "whole": "tiny", "single": "id", "price": "small"}
+        | {"ratio": "large", "large": "price", "name": "short", "short": "name"},
+        {"whole": "id", "ratio": "price", "single": "tiny", "price": "id", "large": "whole"},
+        {"ratio": "single", "large": "id"},
+    ),
+    "(VALUES (1, 7, 1.50, -0.0, 2147483648, NULL, 'a  '), (2, -3, 2, 12345.6, 1, NULL, 'b')) "
+    "AS s(id, i, d, z, big, nothing, text)": (
+        {"small": "i", "tiny": "i", "whole": "i", "price": "d", "ratio": "d", "large": "big", "name": "text"},
+        {"single": "i", "price": "z", "ratio": "z", "large": "d", "short": "text", "tags": "nothing"},
+        {"ratio": "big", "large": "z", "day": "nothing", "whole": "nothing"},
+    ),
+}
+
+
+@pytest.fixture
+def with_times(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session that reads columns of TIME."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    yield spark
+    spark.conf.unset("spark.sql.timeType.enabled")
+
+
+@pytest.mark.parametrize("source", ASSIGNED)
+def test_values_go_into_columns_of_other_types_as_by_spark(
+    with_times: SparkSession, tmp_path: Path, source: str
+) -> None:
+    random, catalogs = Random(3), (Catalog(tmp_path / "spark"), Catalog(tmp_path / "here"))
+    given = {name: kinds(random, 12) | {"id": [*range(12)]} for name in ("kinds", "other")}
+    for catalog in catalogs:
+        catalog.context.settings = UTC_SESSION
+        for name, columns in given.items():
+            catalog.sql(KINDS.replace("kinds", name))
+            schema = catalog.table(name).schema
+            arrays = {one: pa.array(columns[one], schema.type_of(one)) for one in schema.names}
+            catalog.table(name).write(pa.table(arrays))
+    for assigned in ASSIGNED[source]:
+        values = ", ".join(f"{column} = s.{name}" for column, name in assigned.items())
+        text = f"MERGE INTO kinds t USING {source} ON t.id = s.id WHEN MATCHED THEN UPDATE SET {values}"
+        found = outcome(lambda: without(catalogs[1], text))  # noqa: B023
+        assert found == by_spark(catalogs[0], text, with_times)
+        by, here = (one.table("kinds").snapshot().scan().sort_by("id").to_pylist() for one in catalogs)
+        assert list(map(repr, here)) == list(map(repr, by)), text
