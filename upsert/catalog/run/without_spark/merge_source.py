@@ -93,12 +93,13 @@ def _stored(
     is_target = any(_is(context, one, table) for one in query.references)
     if is_target and len(query.references) > 1:
         return None  # one of them is of that snapshot, which may be older than the others
-    given = Given.read_by(context, settings, query, snapshot if is_target else None)
+    if (given := Given.read_by(context, settings, query, snapshot if is_target else None)) is None:
+        return None
     try:
-        plain = None if given is None else plain_select(query, given.names)
+        plain = plain_select(query, given.names)
+        return None if plain is None else given.rows(query, plain)
     except UnknownColumnError:
         return None  # a session may have a variable that is called so
-    return None if given is None or plain is None else given.rows(query, plain)
 
 
 def _is(context: Context, reference: Reference, table: Table) -> bool:
