@@ -73,6 +73,27 @@ def is_null(array: pa.Array) -> npt.NDArray[np.bool_]:
     return mask
 
 
+def row_bytes(column: pa.Array) -> Ints:
+    """About how many bytes the value of each row takes.
+
+    >>> row_bytes(pa.array(["a", None, "abc"])).tolist(), row_bytes(pa.array([7, None])).tolist()
+    ([1, 0, 3], [8, 8])
+    >>> row_bytes(pa.array([["a"], ["b", "cde"], None, []])).tolist()
+    [1, 4, 0, 0]
+    """
+    type_ = column.type
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        lengths: Ints = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+        return lengths
+    if pa.types.is_list(type_) or pa.types.is_map(type_):
+        ends = np.append(0, np.cumsum(row_bytes(column.values)))
+        found: Ints = np.diff(ends[column.offsets.to_numpy()])
+        return found
+    if pa.types.is_struct(type_):
+        return sum(map(row_bytes, column.flatten()), np.zeros(len(column), np.int64))
+    return np.full(len(column), (type_.bit_width + 7) // 8)
+
+
 _POSITION_BITS: Final = 32
 
 

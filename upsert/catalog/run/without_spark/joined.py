@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Mask, Positions, indices, one_array
+from upsert.arrays import Ints, Mask, Positions, indices, one_array, row_bytes
 from upsert.catalog.run.without_spark.relations import Join, JoinKind
 from upsert.catalog.run.without_spark.rows import Among, Rows, in_memory
 from upsert.store.rows.computed import NotInArrowError
@@ -18,6 +18,9 @@ from upsert.store.rows.pairs import EqualRows
 
 _AT_ONCE: Final = 1 << 18
 """So many joined rows are made at a time."""
+
+_BYTES_AT_ONCE: Final = 1 << 24
+"""They are fewer where they would take more: each long text of one side may meet every row of the other."""
 
 _FEW_BYTES: Final = 1 << 16
 """A side of so few bytes has few rows, so a join has few, too: those of the other are found by its values."""
@@ -106,10 +109,12 @@ class Joined:
         if not asked.gives_unmet:
             values = map(pc.drop_null, map(pc.unique, kept.keys_of(table)))
             among = {**among, **dict(zip(asked.keys, values, strict=True))}
+        bytes_of_table = _bytes_of(table)
         for piece in asked.rows.pieces(asked.names, among, ends_soon=False):
-            met = found.met(asked.keys_of(piece))
+            met, bytes_of_piece = found.met(asked.keys_of(piece)), _bytes_of(piece)
             for own, other in found.pairs(met, _AT_ONCE) if self.join.kind.has_pairs else ():
-                yield self._made(names, {**_taken(piece, own), **_taken(table, other)})
+                for part in _parts(bytes_of_piece[own] + bytes_of_table[other]):
+                    yield self._made(names, {**_taken(piece, own[part]), **_taken(table, other[part])})
             if asked.gives:
                 yield self._made(names, _taken(piece, asked.given(met.counts > 0)))
             if kept.gives:
@@ -143,3 +148,19 @@ def _taken(rows: pa.Table, at: Positions) -> dict[str, pa.Array]:
     """Some of the rows, by the names of their columns."""
     taken = indices(at)
     return {name: one_array(rows.column(name)).take(taken) for name in rows.column_names}
+
+
+def _bytes_of(rows: pa.Table) -> Ints:
+    """How many bytes each of the rows takes."""
+    return sum((row_bytes(one_array(column)) for column in rows.columns), np.zeros(rows.num_rows, np.int64))
+
+
+def _parts(sizes: Ints) -> Iterator[slice]:
+    """Rows of these sizes, not many bytes at a time."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _BYTES_AT_ONCE, side="right")))
+        yield slice(start, stop)
+        start = stop

@@ -280,3 +280,18 @@ def test_a_copy_of_joined_rows_needs_no_spark(orders: Catalog) -> None:
     text = "SELECT o.id, name FROM orders o JOIN products p ON o.product = p.id WHERE product = 7"
     without(orders, f"INSERT INTO named {text}")
     assert sorted(orders.table("named").snapshot().scan().to_pydict()["id"]) == [7, 507]
+
+
+def test_a_long_text_that_meets_many_rows_is_not_copied_for_all_of_them_at_once(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql("CREATE TABLE products (id INT, about STRING, words ARRAY<STRING>)")
+    catalog.sql("CREATE TABLE orders (number INT, id INT)")
+    text, ids = "x" * 20_000, pa.array([1], pa.int32())
+    catalog.table("products").write(pa.table({"id": ids, "about": [text], "words": [[text, text]]}))
+    many = pa.array(range(200_000), pa.int32())  # with a text each they are more than Arrow's 2 GB
+    catalog.table("orders").write(pa.table({"number": many, "id": ids.take(pa.array([0] * len(many)))}))
+    for column, wanted in {"about": text, "words": [text, text]}.items():
+        query = f"SELECT {column} FROM orders o JOIN products p ON o.id = p.id"
+        assert rows_of(without(catalog, f"{query} LIMIT 2")).column(0).to_pylist() == [wanted] * 2
+        with pytest.raises(SparkNeededError):
+            without(catalog, query)
