@@ -274,7 +274,10 @@ def _collected(
             _own = context, context.accumulator({}, _TOLD)
         told = _own[1]
     try:
-        return rows.mapInArrow(_Telling(work, told, job), _STAGED).collect()
+        names = tuple(rows.columns)
+        if any("." in name or "`" in name for name in names):  # mapInArrow does not find such columns
+            rows = rows.toDF(*map(str, range(len(names))))
+        return rows.mapInArrow(_Telling(work, names, told, job), _STAGED).collect()
     except Exception:  # whatever fails a job
         if staged := told.value.get(job):
             discard(map(pickle.loads, staged))
@@ -285,14 +288,18 @@ def _collected(
 
 @dataclass(frozen=True)
 class _Telling:
-    """Tells the driver what a task has staged, also if another task fails."""
+    """Tells the driver what a task has staged, also if another task fails.
+
+    ``names`` are those that the columns have for ``work``, in their order.
+    """
 
     work: StageRows | FoldBuckets
+    names: tuple[str, ...]
     told: Accumulator[_ByJob]
     job: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for row in self.work(batches):
+        for row in self.work(batch.rename_columns(list(self.names)) for batch in batches):
             self.told.add({self.job: [one for one in row.column(0).to_pylist() if one != _NOTHING]})
             yield row
 

@@ -221,6 +221,20 @@ PAIRS = {
 }
 
 
+@pytest.mark.parametrize("name", ["a.b", "c`d", "e f", "😀"])
+def test_tasks_write_columns_with_any_names(spark: SparkSession, catalog: Catalog, name: str) -> None:
+    quoted = f"`{name.replace('`', '``')}`"
+    catalog.sql(f"CREATE TABLE t (id BIGINT, {quoted} INT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql(f"INSERT INTO t (id, {quoted}) SELECT id * 2, 5 FROM range(3)", spark)
+    catalog.sql(
+        f"MERGE INTO t USING (SELECT id, 7 AS {quoted} FROM range(3)) s ON t.id = s.id "
+        f"WHEN MATCHED THEN UPDATE SET {quoted} = s.{quoted} WHEN NOT MATCHED THEN INSERT *",
+        spark,
+    )
+    found = catalog.table("t").snapshot().scan().sort_by("id").to_pydict()
+    assert found == {"id": [0, 1, 2, 4], name: [7, 7, 7, 5]}
+
+
 @pytest.fixture(scope="module")
 def two_tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     """Tables ``p`` and ``q`` of several files, and temporary views of Spark's with the same rows."""
