@@ -20,7 +20,13 @@ from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.rows_found import FoundRows, rows_found
 from upsert.catalog.run.scans import is_read_otherwise, zone
 from upsert.catalog.run.without_spark.statements import deleted, updated
-from upsert.errors import CommitConflictError, ConfigurationError, SchemaError, SnapshotExpiredError
+from upsert.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    SchemaError,
+    SnapshotExpiredError,
+    own_error,
+)
 from upsert.managed import frames
 from upsert.options import boolean
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -204,8 +210,11 @@ _OVERTAKEN: Final = (CommitConflictError, SnapshotExpiredError)
 
 
 def _is_overtaken(cause: Exception) -> bool:
-    """Whether a statement has to begin again; of what Spark's processes have raised only the text is left."""
-    return isinstance(cause, _OVERTAKEN) or any(kind.__name__ in str(cause) for kind in _OVERTAKEN)
+    """Whether a statement has to begin again; of what Spark's processes have raised only the text is left.
+
+    What was raised last counts: where a log did not take what is committed, an expired snapshot may be why.
+    """
+    return isinstance(own_error(cause), _OVERTAKEN)
 
 
 def _write(found: FoundRows | pa.Table, table: Table, options: Mapping[str, str]) -> Snapshot | None:

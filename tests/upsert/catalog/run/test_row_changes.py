@@ -1,19 +1,28 @@
 """DELETE and UPDATE: their queries, rows that Spark finds, and conflicts with others."""
 
+import traceback
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Frame
 from upsert.catalog.run import row_changes, rows_found
 from upsert.catalog.run.jobs import SparkNeededError
-from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
+from upsert.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    LogNotPublishedError,
+    SchemaError,
+    SnapshotExpiredError,
+    UpsertError,
+)
 from upsert.managed import frames
 from upsert.sql.parser import parse
 from upsert.sql.statements import Delete, Update
@@ -337,6 +346,45 @@ class TestRowsThatSparkFinds:
         tries, other = [], 2
         with pytest.raises(CommitConflictError, match="other writers changed them 1 times"):
             catalog.sql("DELETE FROM users WHERE length(name) = 6", spark)
+
+    @pytest.mark.parametrize(("is_committed", "tries", "n"), [(True, 1, 2), (False, 2, 2)])
+    def test_what_another_process_has_committed_is_not_done_again_for_what_its_log_says(
+        self,
+        catalog: Catalog,
+        spark: SparkSession,
+        monkeypatch: pytest.MonkeyPatch,
+        is_committed: bool,
+        tries: int,
+        n: int,
+    ) -> None:
+        """Of an error in a process of Spark Connect there is only the text, with its causes."""
+        own, seen = frames.write, list[int]()
+
+        def write(df: DataFrame, path: str, options: dict[str, str]) -> Snapshot | None:
+            seen.append(1)
+            if len(seen) > 1 or is_committed:
+                done: Snapshot | None = own(df, path, options)
+            if len(seen) > 1:
+                return done
+            try:
+                try:
+                    raise SnapshotExpiredError("changes must be published before they expire")
+                except SnapshotExpiredError as cause:
+                    if is_committed:
+                        raise LogNotPublishedError("committed as snapshot 2") from cause
+                    catalog.table("users").write(
+                        pa.table({"id": [7], "name": ["u"], "n": pa.array([0], pa.int32())})
+                    )
+                    raise
+            except UpsertError:
+                raise PythonException(traceback.format_exc()) from None
+
+        monkeypatch.setattr(rows_found, "FEW_ROWS", -1)
+        monkeypatch.setattr(frames, "write", write)
+        with pytest.raises(LogNotPublishedError) if is_committed else nullcontext():
+            catalog.sql("UPDATE users SET n = n + 1 WHERE length(name) = 3", spark)
+        assert len(seen) == tries
+        assert self.rows(catalog)[0] == (1, "ann", n)
 
     @pytest.mark.parametrize(
         ("text", "error", "message"),
