@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -76,10 +76,8 @@ class _Merge:
         """What is true of the rows of the target that may be changed."""
         if any(one.rows is s.MergeRows.NOT_MATCHED_BY_SOURCE for one in self.clauses.clauses):
             return []
-        return [
-            (column, "in", pc.unique(source.column(other)).drop_null().to_pylist())
-            for column, other in self.clauses.equal
-        ]
+        named = (_among(column, source.column(other)) for column, other in self.clauses.equal)
+        return [one for one in named if one is not None]
 
     def are_stored(self, table: Table, snapshot: int, keys: pa.Table) -> Mask:
         """Which keys of inserted rows the target has in rows that ON has not found."""
@@ -259,6 +257,14 @@ class _Reader:
 
     def _type_of(self, ref: Ref) -> pa.DataType:
         return self.types[ref.table][ref.column]
+
+
+def _among(column: str, values: pa.ChunkedArray) -> tuple[str, str, list[Any]] | None:
+    """What is true of a column that equals one of some values; None if Python lacks one, as a late day."""
+    try:
+        return column, "in", pc.unique(values).drop_null().to_pylist()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _then(node: exp.Expr) -> exp.Expr:

@@ -429,3 +429,17 @@ def test_values_go_into_columns_of_other_types_as_by_spark(
         assert found == by_spark(catalogs[0], text, with_times)
         by, here = (one.table("kinds").snapshot().scan().sort_by("id").to_pylist() for one in catalogs)
         assert list(map(repr, here)) == list(map(repr, by)), text
+
+
+def test_days_that_python_does_not_have_are_compared(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.context.settings = UTC_SESSION
+    catalog.sql("CREATE TABLE t (day DATE, n INT, PRIMARY KEY (day) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE s (day DATE)")
+    days = pa.array([0, 4_000_000], pa.int32()).cast(pa.date32())  # the second one is in the year 12921
+    catalog.table("t").write(pa.table({"day": days, "n": pa.array([1, 1], pa.int32())}))
+    catalog.table("s").write(pa.table({"day": days[1:]}))
+    without(catalog, "MERGE INTO t USING s ON t.day = s.day WHEN MATCHED THEN UPDATE SET n = 2")
+    found = catalog.table("t").snapshot().scan()
+    numbers = found["day"].cast(pa.int32()).to_pylist()
+    assert dict(zip(numbers, found["n"].to_pylist(), strict=True)) == {0: 1, 4_000_000: 2}
