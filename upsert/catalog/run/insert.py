@@ -27,7 +27,7 @@ from upsert.catalog.run.assignments import (
     spark_type,
 )
 from upsert.catalog.run.definitions import changeable, refuse_view
-from upsert.catalog.run.jobs import active, needed
+from upsert.catalog.run.jobs import active, configured, needed
 from upsert.catalog.run.queries import check_stable, check_tables, frame
 from upsert.catalog.run.scans import check_read_alike
 from upsert.catalog.run.without_spark.statements import copied, listed
@@ -87,7 +87,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
             "SET 'execution.runtime-mode' = 'batch'"
         )
     query, options = target.query(statement), context.options.forwarded()
-    session = None if active(spark) is None else needed(spark, what, options)
+    session = configured(spark, options)
     if not is_streaming and (write := _write_here(context, session, statement, target, query)) is not None:
         return write
     if session is None:

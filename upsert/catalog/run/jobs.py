@@ -54,6 +54,12 @@ def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {
     return found
 
 
+def configured(spark: SparkSession | None, options: Mapping[str, str]) -> SparkSession | None:
+    """The session, with the options that were set for it; None if there is none."""
+    found = active(spark)
+    return None if found is None else needed(found, "SET", options)
+
+
 def read_by(spark: SparkSession | None, text: str) -> str:
     """A text of SQL as the session reads it: with the values of Spark's variables, ``${name}``."""
     return with_variables(text, needed(spark, "SQL with '${…}'")) if has_variables(text) else text

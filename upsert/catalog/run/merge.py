@@ -23,7 +23,7 @@ from upsert import types
 from upsert.catalog.results import Done, Result
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable
-from upsert.catalog.run.jobs import active, needed
+from upsert.catalog.run.jobs import configured, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
 from upsert.catalog.run.rows_found import FoundRows, MergedRows, Named, few, in_one_task, merged_rows
@@ -71,9 +71,7 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     subject = f"MERGE INTO {statement.name}"
     is_tracked = tracked(statement.options, subject)
     table = _target(context, statement, subject)
-    session = active(spark)
-    if session is not None:
-        needed(session, subject, context.options.forwarded())
+    session = configured(spark, context.options.forwarded())
     counts: Sequence[int] | Observation = ()
 
     def changed(snapshot: int) -> FoundRows | pa.Table:

@@ -67,7 +67,7 @@ def select(context: Context, statement: s.Select, spark: SparkSession | None) ->
 
     Where there is no session, or rows are wanted anyway, a query that needs none gives its rows.
     """
-    own = None if jobs.active(spark) is None else needed(spark, "SELECT", context.options.forwarded())
+    own = jobs.configured(spark, context.options.forwarded())
     if own is None:
         check_tables(context, statement.query)
     if (own is None or context.gives_rows) and (rows := selected(context, own, statement)) is not None:

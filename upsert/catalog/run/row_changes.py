@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from upsert.catalog.results import Done, Result, done_in_snapshot
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable, fitting_partitions
-from upsert.catalog.run.jobs import SparkNeededError, active, needed
+from upsert.catalog.run.jobs import SparkNeededError, configured, needed
 from upsert.catalog.run.rows_found import FoundRows, rows_found
 from upsert.catalog.run.scans import is_read_otherwise, zone
 from upsert.catalog.run.without_spark.statements import deleted, updated
@@ -68,7 +68,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
     is_tracked = tracked(statement.options, subject)
     where: Where = []
     if statement.condition is not None:
-        session = active(spark)
+        session = configured(spark, context.options.forwarded())
         try:
             name = statement.alias or context.databases.resolve(statement.name).qualified
             where = _comparisons(statement, statement.condition, table.schema, session, name)
@@ -123,7 +123,7 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
     subject = f"UPDATE {statement.name}"
     is_tracked = tracked(statement.options, subject)
     table = changeable(context, statement.name, "UPDATE")
-    session = active(spark)
+    session = configured(spark, context.options.forwarded())
     check_engine(table, subject)
     schema = table.schema
     columns = own_names(statement.columns, schema, session)

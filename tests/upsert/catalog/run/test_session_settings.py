@@ -177,3 +177,23 @@ def test_a_text_that_only_the_session_reads_so_is_not_kept(
     assert catalog.tables() == ("t",)
     catalog.sql(create.format("v", f" DEFAULT {text}"), spark)
     catalog.sql("CREATE TABLE u LIKE v", session)
+
+
+@pytest.mark.parametrize(
+    ("statement", "left"),
+    [
+        ("DELETE FROM t WHERE at = TIMESTAMP '2020-10-01 08:00:00'", {1: 8}),
+        ("UPDATE t SET n = 3 WHERE at = TIMESTAMP '2020-10-01 08:00:00'", {1: 8, 3: 23}),
+        ("UPDATE t SET at = TIMESTAMP '2020-10-01 08:00:00' WHERE n = 1", {1: 23, 2: 23}),
+    ],
+)
+def test_a_setting_of_the_catalog_holds_for_the_first_statement_after_it(
+    spark: SparkSession, catalog: Catalog, statement: str, left: dict[int, int]
+) -> None:
+    catalog.sql("CREATE TABLE t (n INT, at TIMESTAMP)")
+    times = "TIMESTAMP '2020-10-01 08:00:00Z'", "TIMESTAMP '2020-09-30 23:00:00Z'"
+    catalog.sql(f"INSERT INTO t VALUES (1, {times[0]}), (2, {times[1]})", spark)
+    catalog.sql("SET 'spark.sql.session.timeZone' = 'Asia/Tokyo'")
+    catalog.sql(statement, copy_of(spark, {}))
+    found = catalog.table("t").snapshot().scan().to_pylist()
+    assert {row["n"]: row["at"].hour for row in found} == left
