@@ -203,7 +203,9 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
     if terms.overwrite is not None:
         check_within(given.partitions, terms.overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
     done = _in_present_buckets(committer, given, terms, head)
-    return replace(done, rows=given.rows if done.added else 0)
+    # rows may leave nothing to add; where a writer says which transaction it is, they may have been there
+    is_done = done.added or terms.transaction is None
+    return replace(done, rows=given.rows if is_done else 0)
 
 
 class _ElsewhereError(CommitConflictError):

@@ -105,7 +105,7 @@ class TestParser:
 
 def test_without_a_session_a_time_needs_a_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session would read it in its own zone, so a guess might delete other rows than the session does."""
-    monkeypatch.setattr(row_changes, "active", lambda _: None)
+    monkeypatch.setattr(row_changes, "configured", lambda *_: None)
     catalog = Catalog(tmp_path)
     catalog.sql("CREATE TABLE seen (id INT, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)")
     hours = [datetime(2020, 10, 1, hour, tzinfo=UTC) for hour in (7, 9)]
@@ -198,7 +198,7 @@ def test_without_a_session_a_field_is_no_column(
     fields: Catalog, condition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A DELETE took the rows whose column is called as the field."""
-    monkeypatch.setattr(row_changes, "active", lambda given: given)
+    monkeypatch.setattr(row_changes, "configured", lambda given, _: given)
     with pytest.raises(SparkNeededError, match=r"must be a column of table|expected comparisons of"):
         fields.sql(f"DELETE FROM t WHERE {condition}")
     for name in ("t", "default.t", "main.default.T"):
