@@ -243,6 +243,7 @@ class Committer:
                         done = tried(MOST_TURNS - 1, inf, _FIRST_PAUSE_S)
                     else:
                         done = tried(None, GIVE_UP_AFTER_S, _LONGEST_PAUSE_S)
+                turn.end()  # also that of a statement, which is committed
         except (_LostRaceError, CommitConflictError) as failure:
             self._delete_left(written)
             if isinstance(failure, CommitConflictError):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from upsert.flock import FileLock
@@ -23,13 +23,13 @@ from upsert.store.storage import storage_of
 LONGEST_WAIT_S: Final = 300.0
 _PAUSE_S: Final = 0.005
 
-_taken: Final = ContextVar[frozenset[str]]("turns of this thread", default=frozenset())
-"""The locks of turns that this thread has: commits within one of them must not wait for it."""
+_taken: Final = ContextVar[Mapping[str, FileLock]]("turns of this thread", default=MappingProxyType({}))
+"""The locks of turns that this thread has, by path: commits within one of them must not wait for it."""
 
 
 @dataclass
 class Turn:
-    """The turn of one commit, or of all that its thread makes until then; it ends with a context.
+    """The turn of one commit, or of all that its thread tries until one is through; it ends with a context.
 
     >>> import tempfile
     >>> from contextvars import Context
@@ -40,7 +40,10 @@ class Turn:
     ...     late.take()
     ...     Context().run(other.wait_for_others)  # in another thread: for five minutes, then it goes on
     ...     other.wait_for_others()  # within the turn
+    ...     other.end()  # a commit within the turn is through
+    ...     Context().run(other.wait_for_others)
     True
+    False
     False
     >>> other.wait_for_others()
     False
@@ -50,7 +53,7 @@ class Turn:
     sleep: Callable[[float], None]
     monotonic: Callable[[], float]
     _lock: FileLock | None = field(default=None, init=False)
-    _before: Token[frozenset[str]] | None = field(default=None, init=False)
+    _before: Token[Mapping[str, FileLock]] | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, root: str) -> Self:
@@ -79,7 +82,12 @@ class Turn:
             return
         self._lock, _ = self._got(is_shared=False)
         if self._lock is not None:
-            self._before = _taken.set(_taken.get() | {self.path})
+            self._before = _taken.set({**_taken.get(), self.path: self._lock})
+
+    def end(self) -> None:
+        """Let the others go on: a commit of this thread is through, and what follows it may take long."""
+        if (lock := _taken.get().get(self.path)) is not None:
+            lock.release()
 
     def wait_for_others(self) -> bool:
         """Wait while another commit has its turn; whether one had."""
