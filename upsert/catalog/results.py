@@ -148,7 +148,7 @@ class Done(Result):
 
     Attributes:
         note: the outcome in words.
-        affected_rows: how many rows it has inserted, updated or deleted; None if that is not known, as over
+        affected_rows: how many rows it has given the table, updated or deleted; None if not known, as over
             Spark Connect or where large files are deleted whole, and of other statements.
     """
 

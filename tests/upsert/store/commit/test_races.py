@@ -18,12 +18,14 @@ from upsert.errors import (
     SnapshotExpiredError,
     StaleWriterError,
 )
+from upsert.flock import FileLock
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
 from upsert.store.alterations import AddColumn
 from upsert.store.commit import committer
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import TURN_AFTER, Committer, Environment
+from upsert.store.commit.turn import Turn
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.folding import MAX_MANIFESTS
@@ -525,3 +527,14 @@ def test_two_tasks_may_not_stage_finished_files_for_one_bucket(table: Table) -> 
     staged = [table.stage(rows(number), order="none") for number in (1, 2)]
     with pytest.raises(ConfigurationError, match="use stage_raw"):
         table.commit(staged)
+
+
+def test_others_wait_no_more_for_a_statement_that_is_committed(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA)
+    with Turn.of(table.root) as turn:
+        turn.take()
+        assert FileLock.take(turn.path, is_shared=True) is None
+        table.write(rows(1))
+        lock = FileLock.take(turn.path, is_shared=True)
+        assert lock is not None
+        lock.release()

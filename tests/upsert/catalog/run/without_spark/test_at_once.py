@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tests.deltajoin.cli.test_sql import environment
-from tests.upsert.catalog.run.test_without_spark import without
+from tests.upsert.catalog.run.without_spark.beside_spark import without
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.run import row_changes

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.upsert.catalog.run.test_without_spark import UTC_SESSION, kinds, rows_of, same, without
+from tests.upsert.catalog.run.without_spark.beside_spark import UTC_SESSION, kinds, rows_of, same, without
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Frame
 from upsert.catalog.run.jobs import SparkNeededError

@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.upsert.catalog.run.test_without_spark import KINDS, UTC_SESSION, kinds, needs_spark, without
+from tests.upsert.catalog.run.without_spark.beside_spark import (
+    KINDS,
+    UTC_SESSION,
+    kinds,
+    needs_spark,
+    without,
+)
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done
 from upsert.catalog.run import merge

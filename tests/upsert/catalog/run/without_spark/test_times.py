@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.upsert.catalog.run.test_without_spark import needs_spark, without
+from tests.upsert.catalog.run.without_spark.beside_spark import needs_spark, without
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Found
 from upsert.errors import SchemaError

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.upsert.catalog.run.test_without_spark import (
+from tests.upsert.catalog.run.without_spark.beside_spark import (
     ORDERED,
     UTC_SESSION,
-    filled,
     needs_spark,
     rows_of,
     same,
@@ -26,7 +25,6 @@ from upsert.errors import UpsertError
 
 pytestmark = pytest.mark.spark
 
-__all__ = ["filled"]
 
 NUMBERS = ("id", "small", "tiny", "whole", "ratio", "single", "price", "large")
 

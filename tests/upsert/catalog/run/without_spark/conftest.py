@@ -1,0 +1,26 @@
+"""A catalog with a table of all types, filled at random."""
+
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tests.upsert.catalog.run.without_spark.beside_spark import KINDS, UTC_SESSION, kinds
+from upsert.catalog.catalog import Catalog
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """A catalog with a table of all types."""
+    catalog = Catalog(tmp_path_factory.mktemp("filled"))
+    catalog.context.settings = UTC_SESSION
+    catalog.sql(KINDS)
+    table = catalog.table("kinds")
+    random = Random(5)
+    for count in (30, 20):
+        columns = kinds(random, count)
+        schema = pa.schema([(name, table.schema.type_of(name)) for name in table.schema.names])
+        table.write(
+            pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names})
+        )
+    return catalog
