@@ -137,11 +137,11 @@ class Catalog:
         >>> catalog.sql("CREATE TABLE words (word STRING, n BIGINT, PRIMARY KEY (word) NOT ENFORCED)")
         <CREATE TABLE words: created>
         >>> catalog.sql("INSERT INTO words VALUES ('a', 1), ('b', 2)", spark)
-        <INSERT INTO words: written>
+        <INSERT INTO words: written, snapshot 1: 2 rows>
         >>> catalog.sql("SELECT word FROM words WHERE n > 1", spark)
         <SELECT: DataFrame[word: string]>
         >>> catalog.sql("DELETE FROM words WHERE word = :word", args={"word": "a"})
-        <DELETE FROM words: deleted, snapshot 2>
+        <DELETE FROM words: deleted, snapshot 2: 1 row>
         """
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
         from upsert.catalog.run.dispatch import execute

@@ -24,7 +24,7 @@ from upsert.catalog.results import Done, Result
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import configured, needed
-from upsert.catalog.run.queries import frame
+from upsert.catalog.run.queries import check_tables, frame
 from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
 from upsert.catalog.run.rows_found import FoundRows, MergedRows, Named, few, in_one_task, merged_rows
 from upsert.catalog.run.without_spark.clauses import SEVERAL, THERE, TWICE, BrokenRuleError
@@ -72,6 +72,8 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     is_tracked = tracked(statement.options, subject)
     table = _target(context, statement, subject)
     session = configured(spark, context.options.forwarded())
+    if session is None:
+        check_tables(context, statement.rows)
     counts: Sequence[int] | Observation = ()
 
     def changed(snapshot: int) -> FoundRows | pa.Table:

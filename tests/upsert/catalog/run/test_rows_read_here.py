@@ -172,11 +172,12 @@ def test_values_that_an_update_leaves_are_the_same_to_the_bit(
     catalog.table("t").write(_values())
     before = catalog.table("t").snapshot().scan().sort_by("id")
     take(way)
+    own = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         catalog.sql("UPDATE t SET n = n + size WHERE id + 0 > 0", spark)
     finally:
-        spark.conf.unset("spark.sql.session.timeZone")
+        spark.conf.set("spark.sql.session.timeZone", own)
     after = catalog.table("t").snapshot().scan().sort_by("id")
     assert after.column("n").to_pylist() == [3, 6, 9]
     assert as_bits(after.drop_columns(["n"])) == as_bits(before.drop_columns(["n"]))

@@ -17,8 +17,8 @@ from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.metadata import history
 from upsert.store.retention.expiry import ExpiryWarning
+from upsert.store.upkeep import query_state
 from upsert.store.upkeep.orphans import clean
-from upsert.views import hidden_tables
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 
@@ -170,7 +170,10 @@ def test_clean_leaves_a_hidden_table_alone_that_is_being_dropped(table: Table) -
     hidden = Table.create(Path(table.path, "stages", "of-a-view"), SCHEMA)
     hidden.write(pa.table({"id": [1], "value": [1]}))
     stages = Path(table.path, "stages")
-    assert run(lambda: hidden_tables._drop(str(stages), "of-a-view"), "view.within-drop") == KILLED
+    assert (
+        run(lambda: query_state.drop_folder(str(stages), "of-a-view", "view.within-drop"), "view.within-drop")
+        == KILLED
+    )
     [dropped] = stages.iterdir()
     shutil.rmtree(dropped / "manifest")  # so far it came
     assert table.clean(older_than_s=0) == 0

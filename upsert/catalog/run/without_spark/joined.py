@@ -22,6 +22,9 @@ _AT_ONCE: Final = 1 << 18
 _BYTES_AT_ONCE: Final = 1 << 24
 """They are fewer where they would take more: each long text of one side may meet every row of the other."""
 
+_LEAST_BYTES: Final = 8
+"""What a joined row counts at least: one that is a bit takes as long to be made."""
+
 _FEW_BYTES: Final = 1 << 16
 """A side of so few bytes has few rows, so a join has few, too: those of the other are found by its values."""
 
@@ -95,7 +98,7 @@ class Joined:
         made = 0
         for columns in self._pieces(names, among):
             piece = pa.table({name: columns[name] for name in names})
-            made += piece.nbytes
+            made += max(piece.nbytes, _LEAST_BYTES * piece.num_rows)
             if made > self.most:
                 raise NotInArrowError("more joined rows than one process makes")
             yield piece

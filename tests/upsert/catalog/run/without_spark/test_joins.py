@@ -252,6 +252,19 @@ def test_joined_rows_are_counted_while_they_are_made(
         without(orders, text)
 
 
+def test_joined_rows_of_a_bit_count_as_much_as_others(
+    orders: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.sql("CREATE TABLE marks (flag BOOLEAN, product INT)")
+    products = pa.array([number % 100 for number in range(1000)], pa.int32())
+    orders.table("marks").write(pa.table({"flag": pa.repeat(True, 1000), "product": products}))
+    monkeypatch.setattr(settings, "_MOST_READ", 30_000)  # each of 1 000 rows meets ten
+    text = "SELECT count(*) FROM marks a {} JOIN marks b ON a.product = b.product"
+    assert rows_of(without(orders, text.format("SEMI"))).to_pylist() == [{"count(1)": 1000}]
+    with pytest.raises(SparkNeededError):
+        without(orders, text.format(""))
+
+
 def test_a_side_of_many_bytes_is_sparks(orders: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "SELECT count(*) FROM orders o JOIN products p ON o.product = p.id"
     monkeypatch.setattr(rows, "MOST_BYTES", 2500)  # the keys of the products have 2 000

@@ -23,7 +23,7 @@ from upsert.catalog.results import Done
 from upsert.catalog.run import merge
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.catalog.run.merge import REMEDIES
-from upsert.errors import UpsertError
+from upsert.errors import TableNotFoundError, UpsertError
 from upsert.managed import frames
 
 pytestmark = pytest.mark.spark
@@ -350,6 +350,11 @@ def test_what_a_statement_gives_or_is_refused_for_is_sparks(
 )
 def test_what_else_is_asked_is_sparks(filled: tuple[Catalog, Catalog], text: str) -> None:
     assert needs_spark(filled[1], f"MERGE INTO t {text}")
+
+
+def test_a_source_that_is_not_there_is_told_without_spark(filled: tuple[Catalog, Catalog]) -> None:
+    with pytest.raises(TableNotFoundError, match="table 'nope' does not exist"):
+        without(filled[1], "MERGE INTO t USING nope AS s ON t.id = s.id WHEN MATCHED THEN DELETE")
 
 
 def test_row_that_others_changed_meanwhile_is_looked_at_again(
