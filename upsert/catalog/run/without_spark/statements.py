@@ -40,12 +40,7 @@ def selected(context: Context, spark: SparkSession | None, statement: s.Select) 
     query = statement.query
     if context.options.is_streaming or (given := Given.of(context, spark, query)) is None:
         return None
-
-    def found() -> pa.Table | None:
-        plain = plain_select(query, given.names)
-        return None if plain is None else given.rows(query, plain)
-
-    rows = _unless_variable(spark, found)
+    rows = _found(given, spark, query)
     return None if rows is None else _as_spark(rows)
 
 
@@ -77,18 +72,13 @@ def copied(
     """As `listed`, the rows of a SELECT whose columns have the types of these; None where Spark is needed."""
     if (given := Given.of(context, spark, query)) is None:
         return None
-
-    def found() -> pa.Table | None:
-        plain = plain_select(query, given.names)
-        rows = None if plain is None else given.rows(query, plain)
-        if rows is None or rows.num_columns != len(columns):
-            return None
-        if not all(_is_stored_as_it_is(own, column) for own, column in zip(rows, columns, strict=True)):
-            return None
-        named = {column.name: own.cast(column.type) for own, column in zip(rows, columns, strict=True)}
-        return _with_defaults(named, schema, query.subject, given.settings, rows.num_rows)
-
-    return _unless_variable(spark, found)
+    rows = _found(given, spark, query)
+    if rows is None or rows.num_columns != len(columns):
+        return None
+    if not all(_is_stored_as_it_is(own, column) for own, column in zip(rows, columns, strict=True)):
+        return None
+    named = {column.name: own.cast(column.type) for own, column in zip(rows, columns, strict=True)}
+    return _with_defaults(named, schema, query.subject, given.settings, rows.num_rows)
 
 
 def _is_stored_as_it_is(values: pa.ChunkedArray, column: Column) -> bool:
@@ -129,16 +119,20 @@ def updated(
 
 def deleted(context: Context, spark: SparkSession | None, query: QueryText, snapshot: int) -> pa.Table | None:
     """The rows of a snapshot that a DELETE finds, as deletions; None where Spark is needed."""
-    given = Given.of(context, spark, query, snapshot)
-    if given is None:
+    if (given := Given.of(context, spark, query, snapshot)) is None:
         return None
+    rows = _found(given, spark, query)
+    return None if rows is None else _with_kinds({RowKind.DELETE: rows})
 
-    def found() -> pa.Table | None:
+
+def _found(given: Given, spark: SparkSession | None, query: QueryText) -> pa.Table | None:
+    """The rows of a query; None where Spark is needed."""
+
+    def rows() -> pa.Table | None:
         plain = plain_select(query, given.names)
         return None if plain is None else given.rows(query, plain)
 
-    rows = _unless_variable(spark, found)
-    return None if rows is None else _with_kinds({RowKind.DELETE: rows})
+    return _unless_variable(spark, rows)
 
 
 def _unless_variable(spark: SparkSession | None, found: Callable[[], pa.Table | None]) -> pa.Table | None:

@@ -1,6 +1,7 @@
 """What a statement gives without Spark and what Spark gives for the same text, and a table of all types."""
 
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -16,6 +17,7 @@ from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Found, Frame, Result
 from upsert.catalog.run import insert, row_changes
 from upsert.catalog.run.jobs import SparkNeededError
+from upsert.errors import UpsertError
 
 KINDS = (
     "CREATE TABLE kinds (id BIGINT, small SMALLINT, tiny TINYINT, whole INT, flag BOOLEAN, ratio DOUBLE, "
@@ -120,3 +122,13 @@ def same(values: list[Any]) -> list[str]:
 def rows_of(result: Result) -> pa.Table:
     assert isinstance(result, Found | Frame)
     return result.rows
+
+
+def assert_refused_alike(catalog: Catalog, text: str, spark: SparkSession) -> None:
+    """The same error; which names Spark lists, and in which order, is its choice."""
+    with pytest.raises(UpsertError) as expected:
+        catalog.sql(text, spark)
+    with pytest.raises(type(expected.value)) as found:
+        without(catalog, text)
+    listed = re.compile("there are [^?]*?(?= at line)")
+    assert listed.sub("", str(found.value)) == listed.sub("", str(expected.value))

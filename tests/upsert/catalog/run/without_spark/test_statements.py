@@ -15,6 +15,7 @@ from tests.upsert.catalog.run.without_spark.beside_spark import (
     KINDS,
     ORDERED,
     UTC_SESSION,
+    assert_refused_alike,
     by_spark,
     kinds,
     needs_spark,
@@ -190,13 +191,7 @@ def test_what_else_is_asked_is_sparks(filled: Catalog, text: str) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_as_with_spark(spark: SparkSession, filled: Catalog, text: str) -> None:
-    """The same error; which names Spark lists, and in which order, is its choice."""
-    with pytest.raises(UpsertError) as expected:
-        filled.sql(text, spark)
-    with pytest.raises(type(expected.value)) as found:
-        without(filled, text)
-    listed = re.compile("there are [^?]*?(?= at line)")
-    assert listed.sub("", str(found.value)) == listed.sub("", str(expected.value))
+    assert_refused_alike(filled, text, spark)
 
 
 def test_states_and_system_tables(spark: SparkSession, filled: Catalog) -> None:
