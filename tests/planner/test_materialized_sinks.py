@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,45 @@ def test_a_query_that_began_without_its_rows_is_refused(pipeline: Pipeline, tmp_
     with pytest.raises(StreamingQueryException, match=r"table 's': the rows of its keys must be kept since"):
         run("auto")
     run("none")
+    assert pipeline.rows == [(1, "n", 50)]
+
+
+@pytest.mark.parametrize(
+    "point", [micro_batch.POINTS[1], pytest.param(micro_batch.POINTS[2], marks=pytest.mark.long)]
+)
+def test_a_forgotten_query_that_comes_again_begins_with_its_first_micro_batch_or_is_refused(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Whether its first micro-batch had reached the sink or not."""
+
+    def fail(reached: str) -> None:
+        if reached == point:
+            raise OSError("interrupted")
+
+    def forget() -> None:
+        (kept,) = pipeline.hidden
+        called = pipeline.sql(
+            f"CALL forget_queries(s, TIMESTAMP '{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}Z')"
+        )
+        assert called.rows.to_pylist() == [{"query_id": Path(kept.path).name}]
+
+    pipeline.order(10, 1, 100)
+    pipeline.order(11, 1, 50)
+    with monkeypatch.context() as patched:
+        patched.setattr(micro_batch, "reach", fail)
+        with pytest.raises(StreamingQueryException, match="interrupted"):
+            pipeline.run(PLAIN)
+    forget()
+    pipeline.run(PLAIN)
+    pipeline.cancel(10)
+    pipeline.run(PLAIN)
+    assert pipeline.rows == [(1, "n", 50)]
+    forget()
+    pipeline.run(PLAIN)  # there is nothing to do
+    pipeline.cancel(11)
+    refusal = "got none in .* at micro-batch 2; begin with a new checkpoint and an empty sink; only a query"
+    with pytest.raises(StreamingQueryException, match=refusal):
+        pipeline.run(PLAIN)
     assert pipeline.rows == [(1, "n", 50)]
 
 

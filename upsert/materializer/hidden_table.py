@@ -178,8 +178,8 @@ class HiddenTable:
             if batch > 0:
                 raise MissingStateError(
                     f"{self.sink}: the rows of its keys must be kept since micro-batch 0, got none in "
-                    f"{path!r} at micro-batch {batch}; begin with a new checkpoint, or continue without "
-                    "them as before: 'sink.materialize' = 'none'"
+                    f"{path!r} at micro-batch {batch}; begin with a new checkpoint and an empty sink; only a "
+                    "query that has never kept them goes on right with 'sink.materialize' = 'none'"
                 ) from cause
             bucket_key = ",".join(map(self.rows.own, self.bucket_key))
             options = {"bucket": str(self.buckets), "bucket-key": bucket_key}
