@@ -175,94 +175,17 @@ class Committer:
                 five minutes lost the race, or fifty of what goes first. Nothing was published.
             OSError: the disk refused. A look at it has shown that nothing was published.
         """
-        delta: _Delta | None = None
-        lost_races = 0
-        written: set[str] = set()
-        environment = self.environment
         lock = self._storage.lock_file(self.root, paths.COMMIT_LOCK)
-        turn = Turn(lock, environment.sleep, environment.monotonic)
+        turn = Turn(lock, self.environment.sleep, self.environment.monotonic)
+        return _Attempts(self, propose, turn, has_just_looked, goes_first).committed()
 
-        def attempt() -> Committed:
-            nonlocal delta, has_just_looked, lost_races
-            if not (goes_first or turn.has_come):
-                has_just_looked = not turn.wait_for_others() and has_just_looked
-            damage, begun = "", environment.monotonic()
-            while True:
-                head = self.history.seen_just_now() if has_just_looked else self.history.latest()
-                has_just_looked = False
-                try:
-                    change = propose(head)
-                    if change is None:
-                        return Committed(head)
-                    self.rules.check(change, head)
-                    delta = self._delta(change, head, delta)
-                    written.add(delta.ref.name)
-                    info = self._successor(head, change, delta.ref, lost_races)
-                    written.update(_names_of(info) - _names_of(head))
-                except (SnapshotExpiredError, FileNotFoundError, CorruptTableError) as cause:
-                    # an expiry took away what belongs to ``head`` alone, so there must be a newer one; where
-                    # that was a data file, it is told as missing, and no later snapshot has it
-                    is_damage = isinstance(cause, CorruptTableError)
-                    is_late = environment.monotonic() > begun + GIVE_UP_AFTER_S
-                    if (
-                        is_damage and (is_late or str(cause) == damage)
-                    ) or self.history.latest().id == head.id:
-                        raise
-                    damage = str(cause)
-                    continue
-                try:
-                    if self._publish(info, change):
-                        return Committed(info, change.added)
-                except _TakenBackError:
-                    # rows are of a state that is gone; what goes first, and what has none, begins again
-                    if not goes_first and (change.added or change.transaction is not None):
-                        raise
-                lost_races += 1
-                raise _LostRaceError(head.id)
-
-        def tried(tries: int | None, patience_s: float, longest_pause_s: float) -> Committed:
-            return retried(
-                attempt,
-                is_passing=lambda failure: isinstance(failure, _LostRaceError),
-                first_pause_s=_FIRST_PAUSE_S,
-                longest_pause_s=longest_pause_s,
-                patience_s=patience_s,
-                tries=tries,
-                jitter=environment.uniform,
-                sleep=environment.sleep,
-                monotonic=environment.monotonic,
-            )
-
-        try:
-            with turn:
-                try:
-                    done = tried(1 if goes_first else TURN_AFTER, GIVE_UP_AFTER_S, _LONGEST_PAUSE_S)
-                except _LostRaceError:
-                    turn.take()
-                    if goes_first:
-                        done = tried(MOST_TURNS - 1, inf, _FIRST_PAUSE_S)
-                    else:
-                        done = tried(None, GIVE_UP_AFTER_S, _LONGEST_PAUSE_S)
-                turn.end()  # also that of a statement, which is committed
-        except (_LostRaceError, CommitConflictError) as failure:
-            self._delete_left(written)
-            if isinstance(failure, CommitConflictError):
-                raise
-            how_many = f", {lost_races} of them" if goes_first else f" in {GIVE_UP_AFTER_S:g} s"
-            raise CommitConflictError(
-                f"table {self.root!r}: commit on snapshot {failure.args[0]} lost every race for the next "
-                f"id{how_many}; let fewer processes commit at once, then run it again"
-            ) from None
-        self._delete_left(written - _names_of(done.info))
-        return done
-
-    def _delete_left(self, manifests: Iterable[str]) -> None:
+    def delete_left(self, manifests: Iterable[str]) -> None:
         """Delete what attempts that lost have written; whatever fails here, ``clean`` does it later."""
         with suppress(OSError, UpsertError):
             names = filter(None, manifests)
             delete_each(self._storage, [paths.manifest_path(self.root, name) for name in names])
 
-    def _delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:
+    def delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:
         """The manifest of a change; that of an earlier attempt if it still says the same and is safe."""
         if earlier is not None and earlier.change == change and earlier.base >= head.fence:
             return earlier
@@ -279,9 +202,10 @@ class Committer:
             return self.history.layout
         return self.history.definition_at(change.definition).layout
 
-    def _successor(
+    def successor(
         self, head: SnapshotInfo, change: Change, delta: ManifestRef, lost_races: int
     ) -> SnapshotInfo:
+        """The snapshot that follows ``head`` with a change, whose manifest is ``delta``."""
         own_id = head.id + 1
         own = (replace(delta, sequence=own_id),) if delta.entries else ()
         # those of an older release have no checksums
@@ -351,7 +275,7 @@ class Committer:
         touched = {entry.partition for entry in (*change.added, *change.removed)}
         return shown(self.history.definition_at(head.definition), touched, change.tracked)
 
-    def _publish(self, info: SnapshotInfo, change: Change) -> bool:
+    def publish(self, info: SnapshotInfo, change: Change) -> bool:
         """Whether ``info`` is now part of the history; False if another snapshot has its id."""
         path, content = os.path.join(self.root, paths.snapshot_file(info.id)), info.content(self.history.uuid)
         try:
@@ -432,3 +356,110 @@ class Committer:
             f"table {self.root!r}: a writer must commit while the snapshot that it builds on is there; "
             f"{found}; write the rows again"
         )
+
+
+@dataclass
+class _Attempts:
+    """The attempts of one commit: what they have written, and how many of them have lost the race."""
+
+    committer: Committer
+    propose: Propose
+    turn: Turn
+    has_just_looked: bool
+    goes_first: bool
+    lost_races: int = 0
+    written: set[str] = field(default_factory=set)
+    delta: _Delta | None = None
+
+    def committed(self) -> Committed:
+        """What the attempt gives that wins."""
+        try:
+            with self.turn:
+                try:
+                    done = self._first_of(1 if self.goes_first else TURN_AFTER)
+                except _LostRaceError:
+                    self.turn.take()
+                    done = self._first_in_turn()
+                self.turn.end()  # also that of a statement, which is committed
+        except CommitConflictError:
+            self.committer.delete_left(self.written)
+            raise
+        except _LostRaceError as last:
+            self.committer.delete_left(self.written)
+            how_many = f", {self.lost_races} of them" if self.goes_first else f" in {GIVE_UP_AFTER_S:g} s"
+            raise CommitConflictError(
+                f"table {self.committer.root!r}: commit on snapshot {last.args[0]} lost every race for the "
+                f"next id{how_many}; let fewer processes commit at once, then run it again"
+            ) from None
+        self.committer.delete_left(self.written - _names_of(done.info))
+        return done
+
+    def _first_in_turn(self) -> Committed:
+        if self.goes_first:
+            return self._first_of(MOST_TURNS - 1, patience_s=inf, longest_pause_s=_FIRST_PAUSE_S)
+        return self._first_of(None)
+
+    def _first_of(
+        self,
+        tries: int | None,
+        *,
+        patience_s: float = GIVE_UP_AFTER_S,
+        longest_pause_s: float = _LONGEST_PAUSE_S,
+    ) -> Committed:
+        """The first of so many attempts that wins."""
+        environment = self.committer.environment
+        return retried(
+            self._attempt,
+            is_passing=lambda failure: isinstance(failure, _LostRaceError),
+            first_pause_s=_FIRST_PAUSE_S,
+            longest_pause_s=longest_pause_s,
+            patience_s=patience_s,
+            tries=tries,
+            jitter=environment.uniform,
+            sleep=environment.sleep,
+            monotonic=environment.monotonic,
+        )
+
+    def _attempt(self) -> Committed:
+        if not (self.goes_first or self.turn.has_come) and self.turn.wait_for_others():
+            self.has_just_looked = False
+        head, change, info = self._proposed()
+        if change is None:
+            return Committed(head)
+        try:
+            if self.committer.publish(info, change):
+                return Committed(info, change.added)
+        except _TakenBackError:
+            # rows are of a state that is gone; what goes first, and what has none, begins again
+            if not self.goes_first and (change.added or change.transaction is not None):
+                raise
+        self.lost_races += 1
+        raise _LostRaceError(head.id)
+
+    def _proposed(self) -> tuple[SnapshotInfo, Change | None, SnapshotInfo]:
+        """The latest snapshot, a change of it, and what follows: the same snapshot if there is no change."""
+        history, monotonic = self.committer.history, self.committer.environment.monotonic
+        damage, until = "", monotonic() + GIVE_UP_AFTER_S
+        while True:
+            head = history.seen_just_now() if self.has_just_looked else history.latest()
+            self.has_just_looked = False
+            try:
+                change = self.propose(head)
+                return head, change, head if change is None else self._successor(head, change)
+            except (SnapshotExpiredError, FileNotFoundError, CorruptTableError) as cause:
+                # an expiry took away what belongs to ``head`` alone, so there must be a newer one; where
+                # that was a data file, it is told as missing, and no later snapshot has it
+                is_damage = isinstance(cause, CorruptTableError)
+                is_seen = is_damage and (monotonic() > until or str(cause) == damage)
+                if is_seen or history.latest().id == head.id:
+                    raise
+                damage = str(cause)
+
+    def _successor(self, head: SnapshotInfo, change: Change) -> SnapshotInfo:
+        committer = self.committer
+        committer.rules.check(change, head)
+        self.delta = committer.delta(change, head, self.delta)
+        self.written.add(self.delta.ref.name)
+        info = committer.successor(head, change, self.delta.ref, self.lost_races)
+        self.written.update(_names_of(info) - _names_of(head))
+        return info

@@ -22,13 +22,13 @@ def test_snapshots_with_many_writers_are_remembered_in_smaller_number(
     """Each has a map of its own: with 10 000 writers 4 096 of them took some 5 GB."""
     table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true"})
     writers = MappingProxyType({f"query-{number}": 7 for number in range(10_000)})
-    successor = Committer._successor
+    successor = Committer.successor
 
     def with_many(self: Committer, *given: Any) -> SnapshotInfo:
         return replace(successor(self, *given), writers=writers)
 
     with monkeypatch.context() as first:
-        first.setattr(Committer, "_successor", with_many)
+        first.setattr(Committer, "successor", with_many)
         table.write(pa.table({"id": [0]}))
     for id in range(1, 40):
         table.write(pa.table({"id": [id]}))
