@@ -567,9 +567,9 @@ class History:
             )
 
     def files_since(self, base: int, head: SnapshotInfo) -> set[str]:
-        """Names of all data files begun at ``base`` or later that retained snapshots up to ``head`` need.
+        """Names of all data files begun at ``base`` or later that snapshots up to ``head``, or tags, need.
 
-        Others may be among them. With ``base=0`` these are all files that retained snapshots need.
+        Others may be among them. With ``base=0`` these are all files that these need.
         """
         first = max(base + 1, head.oldest, 1)
         needed: set[str] = set()
@@ -578,7 +578,16 @@ class History:
         for low, high in _ranges(first, head.id):
             for delta in self.deltas(self.infos(low, high, head)):
                 needed |= {entry.file for entry in delta.added}
+        for info in self.kept_by_tags(head):
+            if info.id > base:
+                needed |= self.live(info).keys()
         return needed
+
+    def kept_by_tags(self, head: SnapshotInfo) -> list[SnapshotInfo]:
+        """The snapshots that have expired in ``head`` and can be read by a tag."""
+        # asked after the head: a snapshot that has expired in it was tagged before, or is not tagged
+        tags = tag_file.read_all(self.root, self.uuid)
+        return [tag.snapshot for tag in tags if tag.snapshot.id < head.oldest]
 
     def removed_since(self, base: int, head: SnapshotInfo) -> set[str]:
         """Names of the data files that retained snapshots after ``base`` up to ``head`` have removed."""

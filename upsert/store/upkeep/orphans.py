@@ -29,7 +29,7 @@ from upsert.store.commit.append import LeftoverWarning
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.log.lifecycle import drop_log
-from upsert.store.metadata import table_file, tag_file
+from upsert.store.metadata import table_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
 from upsert.store.storage import FileStat, Found, storage_of
@@ -91,12 +91,9 @@ def _needed(history: History) -> tuple[SnapshotInfo, frozenset[str]]:
 
 
 def _needed_by(history: History, head: SnapshotInfo) -> frozenset[str]:
-    # the tags come after the head: a snapshot that has expired in it was tagged before, or is not tagged
-    tagged = [
-        tag.snapshot for tag in tag_file.read_all(history.root, history.uuid) if tag.snapshot.id < head.oldest
-    ]
-    data = history.files_since(0, head).union(*(history.live(info) for info in tagged))
-    manifests = {ref.name for info in (*history.retained(head), *tagged) for ref in refs_of(info)}
+    data = history.files_since(0, head)
+    known = (*history.retained(head), *history.kept_by_tags(head))
+    manifests = {ref.name for info in known for ref in refs_of(info)}
     return frozenset({*manifests, *data, *(paths.index_file(name) for name in data)})
 
 

@@ -198,3 +198,19 @@ def test_a_race_of_tag_and_expiry_ends_in_a_tag_that_reads_or_an_error(tmp_path:
         assert values_at(table, tag.name)[1] == int(tag.name[1:])
     assert_nothing_is_left_over(table)
     assert outcomes <= {"tagged", "expired"}
+
+
+def test_what_a_tag_keeps_of_an_expired_commit_is_not_discarded_with_what_was_staged_for_it(
+    tmp_path: Path,
+) -> None:
+    """A writer that stalled does not know that its commit was published, tagged and expired meanwhile."""
+    table = Table.create(tmp_path / "t", SCHEMA, {"bucket": "1", "write-only": "true"})
+    staged = [table.stage(rows({1: 10, 2: 20}), order="rows")]
+    table.commit(staged)
+    table.tag("kept")
+    table.write(rows({1: 11}))
+    table.compact()
+    table.expire(keep=1)
+    table.discard(staged)
+    assert table.check(deep=True) == ()
+    assert values_at(table, "kept") == {1: 10, 2: 20}
