@@ -33,6 +33,7 @@ from upsert.catalog.results import (
     Rows,
     Running,
     RunningSet,
+    many,
     only_text,
 )
 from upsert.catalog.script import split_statements
@@ -431,7 +432,7 @@ class Session:
             return
         self._output.table(found.slice(0, self._rows))
         if found.num_rows > self._rows:
-            self._output.say(f"only the first {self._rows} rows are shown; add LIMIT, or use --json")
+            self._output.say(f"shown: the first {many(self._rows)}; add LIMIT, or use --json")
 
     def _show_changes(self, df: DataFrame) -> None:
         from upsert.spark.batches import arrow_of, with_texts
@@ -593,5 +594,5 @@ def _picture(rows: pa.Table) -> Group:
     """The rows of a result as they are now, in a fixed order."""
     return Group(
         RowGrid(rows.column_names, sorted(rows_of(rows), key=repr)),
-        Text(f"{rows.num_rows} rows; Ctrl-C ends", style="dim"),
+        Text(f"{many(rows.num_rows)}; Ctrl-C ends", style="dim"),
     )

@@ -57,7 +57,7 @@ class Materialized:
         self.query = (writer.trigger(**trigger) if trigger else writer).start()
 
     def __repr__(self) -> str:
-        return f"{self.rows().num_rows} rows, {'running' if self.query.isActive else 'stopped'}"
+        return f"{many(self.rows().num_rows)}, {'running' if self.query.isActive else 'stopped'}"
 
     def rows(self) -> pa.Table:
         """The rows that are in the result now."""
@@ -165,8 +165,17 @@ def done_in_snapshot(statement: str, done: str, snapshot: str, rows: int | None)
     >>> done_in_snapshot("DELETE FROM t", "deleted", "snapshot 4", 1)
     <DELETE FROM t: deleted, snapshot 4: 1 row>
     """
-    told = "" if rows is None else ": 1 row" if rows == 1 else f": {rows} rows"
-    return Done(statement, f"{done}, {snapshot}{told}", rows)
+    counted = "" if rows is None else f": {many(rows)}"
+    return Done(statement, f"{done}, {snapshot}{counted}", rows)
+
+
+def many(rows: int) -> str:
+    """A number of rows in words.
+
+    >>> many(1), many(3)
+    ('1 row', '3 rows')
+    """
+    return "1 row" if rows == 1 else f"{rows} rows"
 
 
 @dataclass(frozen=True, repr=False)

@@ -98,7 +98,7 @@ def test_a_look_at_a_table_needs_no_java(tmp_path: Path) -> None:
     code, out, _ = without_java(
         "--rows", "1", "-e", "SELECT id, at FROM words WHERE id < :x ORDER BY id", "--param", "x=3"
     )
-    assert (code, "2020-10-01 06:00:00.000+00:00" in out, "only the first 1 rows are shown" in out) == (
+    assert (code, "2020-10-01 06:00:00.000+00:00" in out, "shown: the first 1 row;" in out) == (
         0,
         True,
         True,

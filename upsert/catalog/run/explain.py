@@ -6,7 +6,7 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any, assert_never
 
-from upsert.catalog.results import PlanText, Rows
+from upsert.catalog.results import PlanText, Rows, many
 from upsert.catalog.run import merge
 from upsert.catalog.run.definitions import managed
 from upsert.catalog.run.insert import Target, by_position, is_planned_by_text, with_own_names
@@ -69,7 +69,7 @@ def _explained(
     references = as_read_by(session, query, query.references)
     reads = [told for one in references if (told := _read_of(context, session, one)) is not None]
     lines = [
-        f"reads {one['table']}({', '.join(one['columns'])}), about {one['rows']} rows"
+        f"reads {one['table']}({', '.join(one['columns'])}), about {many(one['rows'])}"
         f"{', skips files without ' + one['where'] if one['where'] else ''}"
         for one in reads
     ]

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from upsert import types
-from upsert.catalog.results import Done, Result
+from upsert.catalog.results import Done, Result, many
 from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import configured, needed
@@ -96,7 +96,7 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
     updated, deleted, inserted = counts
     return Done(
         subject,
-        f"merged, {snapshot}: {updated} rows updated, {deleted} deleted, {inserted} inserted",
+        f"merged, {snapshot}: {many(updated)} updated, {deleted} deleted, {inserted} inserted",
         updated + deleted + inserted,
     )
 

@@ -428,7 +428,7 @@ class TestMerge:
             spark,
         ).note
         assert len(tries) == 2
-        assert note.endswith("1 rows updated, 0 deleted, 0 inserted")
+        assert note.endswith("1 row updated, 0 deleted, 0 inserted")
         assert self.rows(catalog)[-1] == ("wed", 1, 47)
 
     @pytest.mark.parametrize(

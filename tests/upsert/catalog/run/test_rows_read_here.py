@@ -263,7 +263,7 @@ def test_few_rows_of_many_buckets_are_merged_by_the_driver(
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
         spark,
     ).note
-    assert note == "merged, snapshot 2: 1 rows updated, 1 deleted, 1 inserted"
+    assert note == "merged, snapshot 2: 1 row updated, 1 deleted, 1 inserted"
     found = {row["id"]: row["n"] for row in catalog.table("t").snapshot().scan().to_pylist()}
     assert found == {**{id: id for id in range(99)}, 7: -7, 150: -150}
     catalog.sql("DELETE FROM t WHERE id IN (SELECT n + 1 FROM t WHERE n BETWEEN 10 AND 12)", spark)

@@ -375,7 +375,7 @@ def test_row_that_others_changed_meanwhile_is_looked_at_again(
         "MERGE INTO t USING (VALUES (90, 5)) AS s(id, n) ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET n = t.n + s.n WHEN NOT MATCHED THEN INSERT (id, n) VALUES (id, n)"
     )
-    assert outcome(lambda: without(filled[1], text)).endswith("1 rows updated, 0 deleted, 0 inserted")
+    assert outcome(lambda: without(filled[1], text)).endswith("1 row updated, 0 deleted, 0 inserted")
     assert tries == 2
     assert table.snapshot().scan(["n"], [("id", "=", 90)]).to_pylist() == [{"n": 6}]
 
