@@ -181,7 +181,7 @@ def committed(
     over Spark Connect.
     """
     options = {} if is_tracked is None else {_TRACKING: str(is_tracked).lower()}
-    with Turn.of(context.table(name).root) as turn:
+    with Turn(context.table(name).root) as turn:
         for attempt in range(1, ATTEMPTS + 1):
             table = context.table(name)
             base = table.snapshot()

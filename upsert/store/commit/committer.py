@@ -175,8 +175,7 @@ class Committer:
                 five minutes lost the race, or fifty of what goes first. Nothing was published.
             OSError: the disk refused. A look at it has shown that nothing was published.
         """
-        lock = self._storage.lock_file(self.root, paths.COMMIT_LOCK)
-        turn = Turn(lock, self.environment.sleep, self.environment.monotonic)
+        turn = Turn(self.root, self.environment.sleep, self.environment.monotonic)
         return _Attempts(self, propose, turn, has_just_looked, goes_first).committed()
 
     def delete_left(self, manifests: Iterable[str]) -> None:

@@ -2,17 +2,20 @@
 
 It is a courtesy of processes that look at one lock, see docs/decisions/0127, 0133 and 0134: the names of
 snapshots decide who comes first, with it or without. So a lock that cannot be opened stops no commit, and one
-whose holder hangs stops each attempt for five minutes at most.
+whose holder hangs, as a process that is stopped does, holds each process up once, for five minutes at most.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
@@ -21,10 +24,20 @@ from upsert.store import paths
 from upsert.store.storage import storage_of
 
 LONGEST_WAIT_S: Final = 300.0
+TOLD_AFTER_S: Final = 10.0
 _PAUSE_S: Final = 0.005
+_SHORT_WAIT_S: Final = 0.1
+"""For a turn that was waited for before: another commit may just be asking for it, as this one does."""
 
 _taken: Final = ContextVar[Mapping[str, FileLock]]("turns of this thread", default=MappingProxyType({}))
 """The locks of turns that this thread has, by path: commits within one of them must not wait for it."""
+
+_too_long: Final[dict[str, str]] = {}
+"""The turns, by path, that this process has waited for as long as it waits: it does so once for each."""
+
+
+class LongTurnWarning(UserWarning):
+    """A commit waits for another process that has not ended its turn yet. It goes on after five minutes."""
 
 
 @dataclass
@@ -33,32 +46,26 @@ class Turn:
 
     >>> import tempfile
     >>> from contextvars import Context
-    >>> path = os.path.join(tempfile.mkdtemp(), "commit.lock")
-    >>> clock = iter(range(0, 10_000, 100))
-    >>> late, other = (Turn(path, sleep=lambda _: None, monotonic=lambda: next(clock)) for _ in range(2))
-    >>> with late:
-    ...     late.take()
-    ...     Context().run(other.wait_for_others)  # in another thread: for five minutes, then it goes on
-    ...     other.wait_for_others()  # within the turn
+    >>> folder = tempfile.mkdtemp()
+    >>> one, other = Turn(folder), Turn(folder)
+    >>> with one:
+    ...     one.take()
+    ...     other.wait_for_others()  # within the turn, whose thread this is
     ...     other.end()  # a commit within the turn is through
-    ...     Context().run(other.wait_for_others)
-    True
+    ...     Context().run(other.wait_for_others)  # in another thread
     False
-    False
-    >>> other.wait_for_others()
     False
     """
 
-    path: str
-    sleep: Callable[[float], None]
-    monotonic: Callable[[], float]
+    root: str
+    sleep: Callable[[float], None] = time.sleep
+    monotonic: Callable[[], float] = time.monotonic
+    path: str = field(init=False)
     _lock: FileLock | None = field(default=None, init=False)
     _before: Token[Mapping[str, FileLock]] | None = field(default=None, init=False)
 
-    @classmethod
-    def of(cls, root: str) -> Self:
-        """One of the table in a folder, for a statement that reads and commits."""
-        return cls(storage_of(root).lock_file(root, paths.COMMIT_LOCK), time.sleep, time.monotonic)
+    def __post_init__(self) -> None:
+        self.path = storage_of(self.root).lock_file(self.root, paths.COMMIT_LOCK)
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +89,7 @@ class Turn:
             return
         self._lock, _ = self._got(is_shared=False)
         if self._lock is not None:
+            self._name_holder(self._lock)
             self._before = _taken.set({**_taken.get(), self.path: self._lock})
 
     def end(self) -> None:
@@ -100,12 +108,51 @@ class Turn:
 
     def _got(self, *, is_shared: bool) -> tuple[FileLock | None, bool]:
         """The lock, and whether another commit had it; None if it cannot be had."""
-        has_waited, until = False, self.monotonic() + LONGEST_WAIT_S
+        lock, has_waited = None, False
         with suppress(OSError):  # the table is gone, or the lock is another user's
-            while (lock := FileLock.take(self.path, is_shared=is_shared)) is None:
+            if (lock := FileLock.take(self.path, is_shared=is_shared)) is None:
                 has_waited = True
-                if self.monotonic() >= until:
-                    break
-                self.sleep(_PAUSE_S)
-            return lock, has_waited
-        return None, has_waited
+                lock = self._awaited(is_shared=is_shared)
+        return lock, has_waited
+
+    def _awaited(self, *, is_shared: bool) -> FileLock | None:
+        """The lock once the others' turns are over; None if one lasts too long."""
+        holder = self._holder()
+        is_known = bool(holder) and _too_long.get(self.path) == holder
+        begun = looked = self.monotonic()
+        until = begun + (_SHORT_WAIT_S if is_known else LONGEST_WAIT_S)
+        while (lock := FileLock.take(self.path, is_shared=is_shared)) is None:
+            now = self.monotonic()
+            if now >= looked + TOLD_AFTER_S:
+                before, holder, looked = holder, self._holder(), now
+                if holder == before:
+                    self._warn(holder)
+            if now >= until:
+                _too_long[self.path] = holder
+                return None
+            self.sleep(_PAUSE_S)
+        return lock
+
+    def _name_holder(self, lock: FileLock) -> None:
+        """Say in the lock's file who has it since when, which no other turn has in common."""
+        now = datetime.now().astimezone().isoformat(" ", "seconds")
+        with suppress(OSError):  # without it the others wait all the same
+            os.ftruncate(lock.descriptor, 0)
+            os.write(
+                lock.descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {now}".encode()
+            )
+
+    def _holder(self) -> str:
+        """Who has the turn, or had the one before; an empty text if that cannot be known."""
+        with suppress(OSError), open(self.path, "rb") as file:
+            return file.read().decode(errors="replace")
+        return ""
+
+    def _warn(self, holder: str) -> None:
+        warnings.warn(
+            f"table {paths.name_of(self.root)!r}: a commit waits for another one's turn, for "
+            f"{LONGEST_WAIT_S:g} s at most — it is that of {holder or 'a process without a name'}; if that "
+            "is stopped, let it continue (kill -CONT) or end it",
+            LongTurnWarning,
+            stacklevel=2,
+        )

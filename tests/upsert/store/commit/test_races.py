@@ -1,5 +1,7 @@
 """Several committers on one table, slow ones, and publications whose outcome is not reported."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +27,7 @@ from upsert.store.alterations import AddColumn
 from upsert.store.commit import committer
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import TURN_AFTER, Committer, Environment
-from upsert.store.commit.turn import Turn
+from upsert.store.commit.turn import LongTurnWarning, Turn
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.folding import MAX_MANIFESTS
@@ -531,10 +533,40 @@ def test_two_tasks_may_not_stage_finished_files_for_one_bucket(table: Table) -> 
 
 def test_others_wait_no_more_for_a_statement_that_is_committed(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", SCHEMA)
-    with Turn.of(table.root) as turn:
+    with Turn(table.root) as turn:
         turn.take()
         assert FileLock.take(turn.path, is_shared=True) is None
         table.write(rows(1))
         lock = FileLock.take(turn.path, is_shared=True)
         assert lock is not None
         lock.release()
+
+
+def stop_within_a_turn(path: str) -> None:
+    with Turn(path) as turn:
+        turn.take()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        Table.open(path).write(rows(1))
+
+
+def test_who_is_stopped_in_its_turn_is_named_and_holds_others_up_once(table: Table) -> None:
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += max(seconds, 0.05)
+
+    writer = in_environment(table, Environment(monotonic=lambda: clock[0], sleep=sleep))
+    stopped = start(partial(stop_within_a_turn, table.path))
+    try:
+        os.waitpid(stopped, os.WUNTRACED)
+        told = f"table 'table': a commit waits .* it is that of process {stopped} on .*, since 20"
+        with pytest.warns(LongTurnWarning, match=told) as warned:
+            writer.write(rows(2))
+        assert len({str(one.message) for one in warned}) == 1
+        assert 300 <= clock[0] < 301
+        writer.write(rows(3))
+        assert clock[0] < 302
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+        assert finish([stopped]) == [0]
+    assert ids_of(table) == [1, 2, 3]
