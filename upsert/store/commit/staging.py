@@ -22,11 +22,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import Kinds
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError
 from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.files.data_file import DataFile, remove_data_files
-from upsert.store.files.writing import ParallelWrites, removed_if_failed, write_data_file, written_files
+from upsert.store.files.data_file import remove_data_files
+from upsert.store.files.writing import (
+    KeyBounds,
+    ParallelWrites,
+    removed_if_failed,
+    write_data_file,
+    written_files,
+)
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId, Partition
@@ -361,19 +368,27 @@ def _write_all(
 ) -> StagedFiles:
     root = history.root
     partitions: set[Partition] = set()
+    retracting: set[str] = set()
     written: list[Future[FileEntry]] = []
+
+    def write_noted(
+        bucket_id: BucketId, rows: pa.Table, kinds: Kinds | None, key_bounds: KeyBounds
+    ) -> FileEntry:
+        entry = write_data_file(
+            root, layout, rows, kinds, key_bounds, bucket_id=bucket_id, level=0, base=base
+        )
+        if layout.is_counted and pc.min(rows.column(COUNT_COLUMN)).as_py() < 0:
+            retracting.add(entry.file)
+        return entry
+
     with removed_if_failed(root, lambda: [one.result().file for one in written if _is_done(one)]):
         with ParallelWrites() as writes:
             for bucket_id, run in runs:
                 partitions.add(bucket_id[0])
-                write_file = partial(write_data_file, root, layout, bucket_id=bucket_id, level=0, base=base)
+                write_file = partial(write_noted, bucket_id)
                 target = 2 * PIECE_BYTES
                 written += written_files(partial(writes.write, write_file), layout.key, run, target)
         files = tuple(one.result() for one in written)
-    retracting: set[str] = set()
-    for entry in files if layout.is_counted else ():
-        if pc.min(DataFile.open(root, layout, entry).column(COUNT_COLUMN)).as_py() < 0:
-            retracting.add(entry.file)
     return StagedFiles(history.uuid, files, (), frozenset(retracting), frozenset(partitions))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,11 +25,12 @@ from upsert.flock import FileLock
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
 from upsert.store.alterations import AddColumn
-from upsert.store.commit import committer
+from upsert.store.commit import committer, staging
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import TURN_AFTER, Committer, Environment
 from upsert.store.commit.turn import LongTurnWarning, Turn
 from upsert.store.files.data_file import DataFile, forget_open_files
+from upsert.store.files.writing import write_data_file
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.folding import MAX_MANIFESTS
 from upsert.store.metadata.snapshot import SnapshotInfo
@@ -446,6 +448,25 @@ def test_raw_changes_that_a_clean_up_takes_from_a_commit_are_told_as_such(
         ordered.commit([staged])
     assert ids_of(ordered) == [1]
     assert_nothing_is_left_over(ordered)
+
+
+def test_rows_without_a_key_that_a_clean_up_takes_before_the_commit_are_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.create(tmp_path / "bag", TableSchema.of({"id": pa.int64(), "value": pa.int64()}), QUIET)
+    table.write(rows(1))
+
+    def write_and_clean(*arguments: Any, **named: Any) -> FileEntry:
+        entry = write_data_file(*arguments, **named)
+        Table.open(table.path).clean(older_than_s=0)
+        forget_open_files()
+        return entry
+
+    monkeypatch.setattr(staging, "write_data_file", write_and_clean)
+    with pytest.raises(StaleWriterError, match="write the rows again"):
+        table.write(rows(2))
+    assert ids_of(table) == [1]
+    assert_nothing_is_left_over(table)
 
 
 def test_rows_in_memory_outlive_a_clean_up(ordered: Table) -> None:
