@@ -30,7 +30,7 @@ from upsert.lookups.options import LookupTable, PartialCache
 from upsert.managed.task_counts import add, counter_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema, listed
-from upsert.spark.batches import arrow_schema, for_spark, from_spark
+from upsert.spark.batches import arrow_schema, for_spark, from_spark, mapped
 from upsert.spark.columns import spark_schema
 from upsert.spark.connect import parallelism
 from upsert.spark.queries import python_functions
@@ -394,7 +394,7 @@ def enriched(
         raise ConfigurationError(
             f"{what}: upsert_key is for changelogs, got a stream without {ROW_KIND_COLUMN!r}; leave it out"
         )
-    return df.mapInArrow(enrichment, StructType([*df.schema.fields, *fields]))
+    return mapped(df, enrichment, StructType([*df.schema.fields, *fields]))
 
 
 def _named_apart(enrichment: Enrichment, df: DataFrame) -> Enrichment:
@@ -470,7 +470,7 @@ def _upserts(
     own = [StructField(f.name, f.dataType, f.name not in key, f.metadata) for f in columns]
     kind = StructField(ROW_KIND_COLUMN, df.schema[ROW_KIND_COLUMN].dataType, False)
     together = df.repartition(tasks, *map(quoted, key))
-    found = together.mapInArrow(folding, StructType([*own, *fields, kind]))
+    found = mapped(together, folding, StructType([*own, *fields, kind]))
     mark = UpsertKey(tuple((name,) for name in key), of="lookup_join", is_append=True).to_text()
     names = [quoted(name) for name in found.columns[:-1]]
     return found.select(*names, F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: mark}))

@@ -31,7 +31,7 @@ from upsert.arrays import Mask, Positions, one_array
 from upsert.blobs import BLOB_COLUMN, gathered, in_order, rows_in, sent, to_blob, to_blobs
 from upsert.errors import BrokenPayloadError, ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.spark.batches import from_spark, rows_for_spark
+from upsert.spark.batches import from_spark, mapped, rows_for_spark
 from upsert.spark.columns import stored_type
 from upsert.spark.task import task_number
 from upsert.store.rows.codes import codes_of_keys
@@ -345,7 +345,7 @@ def temporal_join(
     join = replace(join, has_deletes=has_deletes)
     at = StructField("at", TimestampType(), True, {WATERMARK: 0})
     packed = StructType([StructField("bucket", IntegerType()), StructField(BLOB_COLUMN, BinaryType()), at])
-    both = left.mapInArrow(Pack(join, 0), packed).union(right.mapInArrow(Pack(join, 1), packed))
+    both = mapped(left, Pack(join, 0), packed).union(mapped(right, Pack(join, 1), packed))
     own = [StructField(f"l{n}", field.dataType) for n, field in enumerate(left.schema.fields)]
     added = [StructField(f"r{n}", right.schema[name].dataType) for n, name in enumerate(join.selected)]
     joined = both.groupBy("bucket").applyInPandasWithState(

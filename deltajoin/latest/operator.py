@@ -59,7 +59,7 @@ from upsert.changelog.image_log import ImageLog
 from upsert.errors import BrokenPayloadError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.spark.batches import from_spark, rows_for_spark
+from upsert.spark.batches import from_spark, mapped, rows_for_spark
 from upsert.spark.columns import spark_schema
 from upsert.spark.task import QUERY_ID, query_of_task, task_number
 from upsert.store import paths
@@ -183,8 +183,8 @@ _OWN_SESSION: Final = re.compile(r"(?:^|,)spark-session-([0-9a-f-]+)-execution-r
 
 def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: int) -> DataFrame:
     """A stream of the join of two streams, which meets the conditions; columns are ``join.output``."""
-    packed = left.mapInArrow(Pack(join, 0, shards), _PACKED).unionByName(
-        right.mapInArrow(Pack(join, 1, shards), _PACKED)
+    packed = mapped(left, Pack(join, 0, shards), _PACKED).unionByName(
+        mapped(right, Pack(join, 1, shards), _PACKED)
     )
     queues = join.settings.on_error == "queue"
     timeout = GroupStateTimeout.ProcessingTimeTimeout if queues else GroupStateTimeout.NoTimeout

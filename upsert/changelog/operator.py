@@ -32,7 +32,7 @@ from upsert.changelog.normalizer import Expiry, Rules, check_not_null, split_kin
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark.batches import from_spark, rows_for_spark
+from upsert.spark.batches import from_spark, mapped, rows_for_spark
 from upsert.spark.columns import stored_type
 from upsert.spark.task import query_of_task, task_number
 from upsert.store import paths
@@ -240,7 +240,7 @@ def normalize(
     blobs = StructType([StructField(BLOB_COLUMN, BinaryType(), nullable=True, metadata=mark)])
     spec = NormalizeSpec(schema, rules, buckets, folder, max_state_bytes, keep)
     return (
-        df.mapInArrow(Pack(spec), _PACKED)
+        mapped(df, Pack(spec), _PACKED)
         .groupBy("bucket")
         .applyInPandasWithState(NormalizeBucket(spec), blobs, _STATE, "append", GroupStateTimeout.NoTimeout)
         .mapInArrow(rows_for_spark, output)

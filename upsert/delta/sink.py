@@ -26,7 +26,7 @@ from upsert.materializer.keyed_sink import KeyedSink, as_declared, folded
 from upsert.registration import register
 from upsert.retry import retried
 from upsert.schema import TableSchema
-from upsert.spark.batches import from_spark
+from upsert.spark.batches import from_spark, mapped
 from upsert.spark.columns import check_fits, spark_schema
 from upsert.spark.task import query_of_micro_batch
 from upsert.types import quoted
@@ -93,7 +93,7 @@ class WriteMicroBatch:
         together = as_declared(rows, schema).repartition(*key).sortWithinPartitions(*key)
         what = spark_schema(schema, row_kind=False).add(_IS_DELETED, BooleanType(), nullable=False)
         view = f"deltajoin_{uuid.uuid4().hex}"
-        together.mapInArrow(_Fold(schema, f"table {self.table.name!r}"), what).createOrReplaceTempView(view)
+        mapped(together, _Fold(schema, f"table {self.table.name!r}"), what).createOrReplaceTempView(view)
         reach(POINTS[0])
         try:
             with _transaction(spark, micro_batch):

@@ -30,6 +30,7 @@ from upsert.blobs import BLOB_COLUMN, from_blob, rows_of_blobs, to_blobs
 from upsert.managed.process_memory import note_worker, peak_bytes
 from upsert.managed.stepping import RowsOf
 from upsert.managed.writer import BatchWriter, StreamWriter
+from upsert.spark.batches import mapped
 from upsert.store.commit.staging import StagedFiles, of_each_bucket
 from upsert.store.read.steps import StepSize
 from upsert.store.rows.computed import Chosen, InArrow, NotInArrowError
@@ -274,10 +275,7 @@ def _collected(
             _own = context, context.accumulator({}, _TOLD)
         told = _own[1]
     try:
-        names = tuple(rows.columns)
-        if any("." in name or "`" in name for name in names):  # mapInArrow does not find such columns
-            rows = rows.toDF(*map(str, range(len(names))))
-        return rows.mapInArrow(_Telling(work, names, told, job), _STAGED).collect()
+        return mapped(rows, _Telling(work, told, job), _STAGED).collect()
     except Exception:  # whatever fails a job
         if staged := told.value.get(job):
             discard(map(pickle.loads, staged))
@@ -288,18 +286,14 @@ def _collected(
 
 @dataclass(frozen=True)
 class _Telling:
-    """Tells the driver what a task has staged, also if another task fails.
-
-    ``names`` are those that the columns have for ``work``, in their order.
-    """
+    """Tells the driver what a task has staged, also if another task fails."""
 
     work: StageRows | FoldBuckets
-    names: tuple[str, ...]
     told: Accumulator[_ByJob]
     job: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for row in self.work(batch.rename_columns(list(self.names)) for batch in batches):
+        for row in self.work(batches):
             self.told.add({self.job: [one for one in row.column(0).to_pylist() if one != _NOTHING]})
             yield row
 

@@ -32,7 +32,7 @@ from upsert.postgres.connection import Connection, run
 from upsert.postgres.table import CONNECTOR, FoundColumn, FoundTable, PostgresTable, check_target
 from upsert.postgres.types import qualified, quoted
 from upsert.registration import register
-from upsert.spark.batches import from_spark
+from upsert.spark.batches import from_spark, mapped
 from upsert.spark.columns import check_fits
 from upsert.spark.task import query_of_micro_batch
 from upsert.store.rows.merge import SortedRows
@@ -163,7 +163,7 @@ class WriteMicroBatch:
         register(rows.sparkSession)
         together = as_declared(rows, self.table.schema).repartition(1)
         in_order = together.sortWithinPartitions(*map(types.quoted, self.table.schema.primary_key))
-        if not in_order.mapInArrow(_Task(self.table, micro_batch), "written BIGINT").collect():
+        if not mapped(in_order, _Task(self.table, micro_batch), "written BIGINT").collect():
             # Spark starts no task where it sees that there are no rows
             write_rows(self.table, micro_batch, ())
 
