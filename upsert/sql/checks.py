@@ -324,19 +324,26 @@ def literal(node: exp.Expr) -> Const:
         case exp.Boolean():
             return Const(bool(node.this), pa.bool_())
         case exp.Neg(this=exp.Literal(is_string=False) as inner):
-            found = literal(inner)
-            return Const(negative(found.value), found.type)
+            return _numeric(inner.name, is_negative=True)
         case exp.Literal(is_string=True):
             return Const(node.name, pa.string())
-    text = node.name
-    if text.isdigit() and int(text) < 1 << 63:
-        return Const(int(text), pa.int32() if int(text) < 1 << 31 else pa.int64())
+    return _numeric(node.name, is_negative=False)
+
+
+def _numeric(text: str, *, is_negative: bool) -> Const:
+    """The sign of a number belongs to it: the least INT and the least BIGINT are no negative values."""
+    if text.isdigit():
+        whole = -int(text) if is_negative else int(text)
+        for type_ in (pa.int32(), pa.int64()):
+            if whole in range(-1 << type_.bit_width - 1, 1 << type_.bit_width - 1):
+                return Const(whole, type_)
     if "e" in text.lower():
-        return Const(float(text), pa.float64())
+        return Const(-float(text) if is_negative else float(text), pa.float64())
     number = Decimal(text)
     scale = max(0, -int(number.as_tuple().exponent))
     whole = max(1, len(str(abs(int(number)))))
-    return Const(number, pa.decimal128(min(whole + scale, types.MAX_DECIMAL_PRECISION), scale))
+    type_ = pa.decimal128(min(whole + scale, types.MAX_DECIMAL_PRECISION), scale)
+    return Const(negative(number) if is_negative else number, type_)
 
 
 def _is_number(type_: pa.DataType) -> bool:

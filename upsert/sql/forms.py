@@ -169,12 +169,19 @@ class _Open:
         ends: the words that may end an operand: of a CASE, or of a list or phrase in brackets.
         is_between: whether a BETWEEN has no AND yet.
         has_predicate: whether the condition has one of IS, IN, LIKE and BETWEEN, of which Spark takes one.
+        compared: its last sign of a comparison. Spark reads these from left to right, before IN, LIKE and
+            BETWEEN, and sqlglot's brackets around the sides of ``<=>`` look as if they were written.
     """
 
     kind: str
     ends: frozenset[str] = frozenset()
     is_between: bool = False
     has_predicate: bool = False
+    compared: str = ""
+
+    def ends_condition(self) -> None:
+        """Another condition begins."""
+        self.has_predicate, self.compared = False, ""
 
 
 @dataclass
@@ -298,12 +305,18 @@ class _Reader:
         self.is_whole = False
         if around.kind == "phrase" and (word in _JOINING or word in _LIKE):
             raise _MisfitError
+        if word in _COMPARED:
+            if around.has_predicate or around.compared == "<=>":
+                raise _MisfitError
+            around.compared = word
         if word in _COMPARED or word in _COMPUTED:
             self.at += 1
             return True
         if self._skip("AND"):
             self.is_whole = not around.is_between
-            around.has_predicate, around.is_between = around.is_between, False
+            if not around.is_between:
+                around.ends_condition()
+            around.is_between = False
             return True
         if self._skip("::"):
             self._type()
@@ -326,6 +339,8 @@ class _Reader:
                 return True
             self._expect(found=self._word() in _TRUTHS)
             return self._after_truth()
+        if around.compared:
+            raise _MisfitError
         self._skip("NOT")
         if self._skip("IN", "("):
             self.is_whole = True
@@ -348,10 +363,10 @@ class _Reader:
         """Read what stands between operands that are no part of each other, or behind the last one."""
         word, self.is_whole = self._word(), True
         if self._skip("OR"):
-            around.has_predicate = False
+            around.ends_condition()
             return True
         if word in around.ends:
-            around.has_predicate = False
+            around.ends_condition()
             self.at += 1
             self.is_whole = word not in ("FROM", "FOR")
             around.ends = _FOLLOWING.get(word, frozenset())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -228,6 +228,8 @@ def computed(
     """
     if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
         return None  # Spark has no literal for it
+    if any(map(_has_no_type, (tree, *_asked(tree)))):
+        return None  # Spark takes it for no condition
     try:
         found = condition_of(tree, column, type_of_column, subject, "found")
         type_of(found, type_of_column)
@@ -236,3 +238,24 @@ def computed(
     except (SchemaError, ConfigurationError, NotPlainError):
         return None
     return found
+
+
+def _asked(tree: exp.Expr) -> Iterator[exp.Expr]:
+    """The conditions of CASE."""
+    for case in tree.find_all(exp.Case):
+        if case.this is None:
+            yield from (branch.this for branch in case.args["ifs"])
+
+
+def _has_no_type(node: exp.Expr | None) -> bool:
+    """Whether an expression is NULL by its form, or not there."""
+    match node:
+        case exp.Paren(this=inner):
+            return _has_no_type(inner)
+        case exp.Coalesce():
+            return all(map(_has_no_type, (node.this, *node.expressions)))
+        case exp.If():
+            return _has_no_type(node.args["true"]) and _has_no_type(node.args.get("false"))
+        case exp.Case():
+            return all(map(_has_no_type, (*node.args["ifs"], node.args.get("default"))))
+    return node is None or isinstance(node, exp.Null)

@@ -78,6 +78,8 @@ def test_groups_are_sparks(spark: SparkSession, filled: Catalog, seed: int) -> N
 
 EQUAL = (
     "SELECT a.small + b.tiny AS s, a.id FROM kinds a JOIN kinds b ON a.id = b.id WHERE a.flag",
+    "SELECT -2147483648 AS least, - 9223372036854775808 AS l, -2147483648E0 AS d FROM kinds",
+    "SELECT id FROM kinds WHERE if(NULL, NULL, flag) OR CASE flag WHEN NULL THEN NULL ELSE flag END AND NULL",
     "SELECT 1 AS one, 'x' AS x, (id) AS id, id + 1 AS name FROM kinds ORDER BY name",
     "SELECT tiny, count(*) c FROM kinds GROUP BY tiny HAVING count(*) > 0 ORDER BY count(*), 1",
     "SELECT tiny, count(*) c FROM kinds GROUP BY tiny HAVING c > 0 ORDER BY count(1), 1",

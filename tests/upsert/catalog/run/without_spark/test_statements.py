@@ -166,6 +166,14 @@ def test_orders_are_sparks(spark: SparkSession, filled: Catalog) -> None:
         "SELECT * FROM kinds /*+ OPTIONS('scan.mode' = 'latest') */",
         "SELECT id FROM kinds LIMIT -1",
         "SELECT id FROM kinds WHERE whole + whole > 3",
+        "SELECT id FROM kinds WHERE NULL",
+        "SELECT id FROM kinds WHERE (coalesce(NULL, NULL))",
+        "SELECT id FROM kinds WHERE if(flag, NULL, NULL)",
+        "SELECT id FROM kinds WHERE CASE WHEN flag THEN NULL END",
+        "SELECT id FROM kinds WHERE CASE WHEN NULL THEN flag END",
+        "SELECT id FROM kinds WHERE flag NOT BETWEEN FALSE AND TRUE <=> flag",
+        "SELECT id FROM kinds WHERE flag <=> flag NOT IN (TRUE)",
+        "SELECT id FROM kinds WHERE flag <=> flag < flag",
     ],
 )
 def test_what_else_is_asked_is_sparks(filled: Catalog, text: str) -> None:
