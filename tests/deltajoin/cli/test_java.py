@@ -195,7 +195,8 @@ def test_a_session_in_a_terminal_keeps_the_classes_that_the_next_command_starts_
     catalog.table("words").write(pa.table({"id": [1, 2], "word": ["a", "b"]}))
     log, cache = tmp_path / "log", tmp_path / "cache"
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "SPARK_SUBMIT_OPTS": ""}
-    statement = f"{sys.executable} -m deltajoin sql -w {tmp_path}/w -e 'SELECT max(word) AS m FROM words'"
+    query = "SELECT word, rank() OVER (ORDER BY id) AS place FROM words"  # which only Spark answers
+    statement = f"{sys.executable} -m deltajoin sql -w {tmp_path}/w -e '{query}'"
     # the shell stays, as that of a terminal does, until this JVM has written its classes
     wait = f"while ps axww -o args | grep -q '[A]rchiveClassesAtExit={cache}/'; do sleep 0.2; done"
     terminal = ["script", "-qec", f"{statement}; {wait}", "/dev/null"]
