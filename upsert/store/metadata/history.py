@@ -318,7 +318,7 @@ class History:
     def _tagged(self, id: int, head: SnapshotInfo) -> SnapshotInfo:
         """An expired snapshot that a tag keeps, with the rows of snapshot ``id``."""
         for tag in tag_file.read_all(self.root, self.uuid):
-            if tag.snapshot.data_version <= id <= tag.snapshot.id:
+            if tag.snapshot.has_rows_of(id):
                 return tag.snapshot
         raise self.expired(id, head)
 

@@ -145,6 +145,10 @@ class SnapshotInfo(Jsonable):
         """What tells its rows from those of the same number in another history; empty if not known."""
         return self.uuid if self.changes_rows else self.data_uuid
 
+    def has_rows_of(self, id: int) -> bool:
+        """Whether the table had these rows at snapshot ``id`` of the history too, this one or one before."""
+        return self.data_version <= id <= self.id
+
     @property
     def is_shown(self) -> bool:
         """Whether change streams show all of its changes."""

@@ -62,7 +62,7 @@ def delete(history: History, name: str) -> None:
         head = history.latest()
         is_expired = tag.snapshot.id < head.oldest
         if is_expired:
-            _check_unheld(history, tag, others)
+            _check_unheld(history, tag, others, head)
         storage_of(path).delete(path)
         storage_of(path).settle(os.path.dirname(path))
         reach("untag.after-unlink")
@@ -72,13 +72,18 @@ def delete(history: History, name: str) -> None:
                 _give_back(history, tag, others, head)
 
 
-def _check_unheld(history: History, tag: Tag, others: list[Tag]) -> None:
-    state = tag.snapshot.data_version
-    if any(other.snapshot.data_version == state for other in others):
-        return
+def _check_unheld(history: History, tag: Tag, others: list[Tag], head: SnapshotInfo) -> None:
+    retained = history.info(head.oldest, head).data_version
     now_ms = int(time.time() * 1000)
     for consumer in consumers.read_all(history.root, history.uuid):
-        if state in consumers.needed(consumer.version) and not consumer.is_lapsed(now_ms):
+        lost = [
+            version
+            for version in consumers.needed(consumer.version)
+            if version < retained
+            and tag.snapshot.has_rows_of(version)
+            and not any(other.snapshot.has_rows_of(version) for other in others)
+        ]
+        if lost and not consumer.is_lapsed(now_ms):
             raise ConfigurationError(
                 f"tag {tag.name!r}: no consumer may need the snapshot any more, {consumer.name!r} reads on "
                 f"from {consumer.version}; wait until it has gone on, or release it"

@@ -173,6 +173,38 @@ def test_a_tag_that_a_consumer_reads_on_from_is_not_deleted(table: Table) -> Non
     table.delete_tag("third")
 
 
+def test_so_it_is_where_the_consumer_names_a_compaction_of_the_tagged_rows(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, {"bucket": "1", "write-only": "true"})
+    table.write(rows({1: 10}))
+    table.write(rows({1: 11}))
+    table.tag("rows")
+    table.compact()
+    table.tag("compacted")
+    table.write(rows({1: 12}))
+    table.expire(keep=1)
+    table.hold("reader", Version.complete(3))
+    with pytest.raises(ConfigurationError, match="'reader' reads on from"):
+        table.delete_tag("compacted")
+    table.delete_tag("rows")
+    assert values_at(table, 3) == {1: 11}
+    assert table.check(deep=True) == ()
+
+
+def test_a_tag_of_rows_that_are_kept_without_it_is_deleted_though_a_consumer_reads_on_from_them(
+    tmp_path: Path,
+) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, {"bucket": "1", "write-only": "true"})
+    table.write(rows({1: 10}))
+    table.write(rows({1: 11}))
+    table.tag("rows")
+    table.hold("reader", Version.complete(2))
+    table.compact()
+    table.expire(keep=1)
+    table.delete_tag("rows")
+    assert values_at(table, table.consumer("reader").version.target) == {1: 11}
+    assert table.check(deep=True) == ()
+
+
 def test_a_damaged_tag_stops_expiry_and_clean_up_before_they_delete_anything(table: Table) -> None:
     Path(table.path, "tag", "tag-third").write_text("{}")
     for number in range(20, 23):
