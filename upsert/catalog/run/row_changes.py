@@ -25,6 +25,7 @@ from upsert.errors import (
     ConfigurationError,
     SchemaError,
     SnapshotExpiredError,
+    StaleWriterError,
     own_error,
 )
 from upsert.managed import frames
@@ -205,8 +206,8 @@ def committed(
     return _committed_as(base.info, context.table(name).snapshot().info), None
 
 
-_OVERTAKEN: Final = (CommitConflictError, SnapshotExpiredError)
-"""What ends a statement whose rows other writers have changed, or whose snapshot has expired since."""
+_OVERTAKEN: Final = (CommitConflictError, SnapshotExpiredError, StaleWriterError)
+"""What ends a statement whose rows other writers have changed, or whose snapshot or files are gone since."""
 
 
 def _is_overtaken(cause: Exception) -> bool:

@@ -169,7 +169,7 @@ class Committer:
 
         Raises:
             UnknownOutcomeError: neither the object store nor a look at the disk has said whether it was
-                published, and it may be yet; or it was, and what became of it cannot be read.
+                published, and it may be yet; or it was, and what became of it cannot be read or told.
             StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
             CommitConflictError: the change does not fit what others committed; or every attempt for
                 five minutes lost the race, or fifty of what goes first. Nothing was published.
@@ -289,7 +289,7 @@ class Committer:
             won = True
         if won:
             try:
-                self._check_lineage(info, path, change.transaction)
+                self._check_lineage(info, path, change)
                 added = tuple(replace(entry, sequence=entry.sequence or info.id) for entry in change.added)
                 self.history.remember(info.id, content, Manifest(added, change.removed))
             except (OSError, ConfigurationError) as cause:  # the latter if a right has been taken away
@@ -316,7 +316,7 @@ class Committer:
             ) from failure
         return True
 
-    def _check_lineage(self, info: SnapshotInfo, path: str, transaction: tuple[str, int] | None) -> None:
+    def _check_lineage(self, info: SnapshotInfo, path: str, change: Change) -> None:
         """Make sure that the history goes on from ``info``, not past it.
 
         If the id had been used before and had expired, newer snapshots exist that do not descend from ours.
@@ -339,9 +339,14 @@ class Committer:
             return
         if own is not None and own.uuid == info.uuid:
             self._take_back(path, f"snapshot {info.id - 1} has expired, the latest is {newest.id}")
-        # expired between the link and this look, or taken away as a leftover: only the writers' map can tell
-        if transaction is None or newest.writers.get(transaction[0], -1) < transaction[1]:
-            raise StaleWriterError(
+        # expired between the link and this look, or taken away as a leftover
+        if (transaction := change.transaction) is not None:
+            if newest.writers.get(transaction[0], -1) < transaction[1]:
+                raise self._taken_back(f"snapshot {info.id} has expired, the latest is {newest.id}")
+            return
+        live = self.history.files(newest).within({entry.bucket_id for entry in change.added})
+        if {entry.file for entry in change.added}.isdisjoint(entry.file for entry in live.entries):
+            raise UnknownOutcomeError(
                 f"table {self.root!r}: snapshot {info.id} expired while it was being published, so it cannot "
                 "be told whether it was part of the history; compare the rows with snapshot "
                 f"{newest.id} and write what is missing"
@@ -351,7 +356,10 @@ class Committer:
         """Delete a snapshot of this process that turned out to be no part of the history."""
         self._storage.delete(path)
         self.history.forget()
-        raise _TakenBackError(
+        raise self._taken_back(found)
+
+    def _taken_back(self, found: str) -> _TakenBackError:
+        return _TakenBackError(
             f"table {self.root!r}: a writer must commit while the snapshot that it builds on is there; "
             f"{found}; write the rows again"
         )

@@ -25,8 +25,10 @@ from upsert.catalog.run.without_spark import statements
 from upsert.errors import SnapshotExpiredError
 from upsert.failpoints import POINTS
 from upsert.managed import frames
-from upsert.store.commit.committer import TURN_AFTER
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import TURN_AFTER, Committer
 from upsert.store.metadata import folding
+from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
 
 KEYED = "id INT, n INT, m INT, PRIMARY KEY (id) NOT ENFORCED"
@@ -176,6 +178,31 @@ def test_a_statement_whose_snapshot_expires_begins_again(
     without(catalog, "UPDATE t SET n = n + 1")
     assert rows_of(catalog) == [(id, 1, id) for id in range(ROWS)]
     assert len(bases) == 2
+
+
+@pytest.mark.parametrize("columns", [KEYED, KEYLESS])
+def test_a_statement_that_stalls_past_an_expiry_or_a_clean_up_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """Nothing was committed, and nobody has rows that could be written again."""
+    catalog, publish, tries = made(tmp_path, columns), Committer.publish, list[int]()
+
+    def late(committer: Committer, info: SnapshotInfo, change: Change) -> bool:
+        if change.kind == "append" and change.added[0].rows > 1:
+            tries.append(info.id)
+            table = catalog.table("t")
+            if len(tries) == 1:
+                for _ in range(3):
+                    table.write(pa.table({name: pa.array([99], pa.int32()) for name in ("id", "n", "m")}))
+                table.expire(keep=1)
+            elif len(tries) == 2:
+                table.clean(older_than_s=0)
+        return publish(committer, info, change)
+
+    monkeypatch.setattr(Committer, "publish", late)
+    without(catalog, "UPDATE t SET n = n + 1 WHERE id < 99")
+    assert rows_of(catalog)[:ROWS] == [(id, 1, id) for id in range(ROWS)]
+    assert len(tries) == 3
 
 
 def test_an_expired_snapshot_is_told_where_a_statement_needs_that_one(
