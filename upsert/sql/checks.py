@@ -25,7 +25,7 @@ from upsert.schema import Check, Column, Length, TableSchema, plainly
 from upsert.sql.columns import WrittenCheck
 from upsert.sql.dialect import expression_tree, too_deep
 from upsert.sql.forms import check_condition, check_numbers
-from upsert.sql.predicates import interval_literal, negative
+from upsert.sql.predicates import OPERATORS, interval_literal, negative
 from upsert.sql.tokens import Cursor
 from upsert.sql.types import read_type
 
@@ -96,15 +96,7 @@ def condition_of(
         raise too_deep(subject) from None
 
 
-_COMPARISONS: Final[dict[type[exp.Expr], str]] = {
-    exp.EQ: "=",
-    exp.NEQ: "!=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-    exp.NullSafeEQ: "<=>",
-}
+_COMPARISONS: Final[dict[type[exp.Expr], str]] = {**OPERATORS, exp.NullSafeEQ: "<=>"}
 _ARITHMETIC: Final[dict[type[exp.Expr], str]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 _OF_ONE: Final[dict[type[exp.Expr], str]] = {
     exp.Not: "not",

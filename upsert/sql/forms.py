@@ -20,8 +20,8 @@ from upsert.sql.dialect import refusal, tokens_of
 if TYPE_CHECKING:
     from upsert.sql.query import QueryText
 
-_NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.I)
-_NAME: Final = re.compile("[A-Za-z0-9_]+")
+NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.I)
+NAME: Final = re.compile("[A-Za-z0-9_]+")
 
 _COMPARED: Final = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>"})
 _COMPUTED: Final = frozenset({"+", "-", "*", "/", "%", "DIV", "||", "&", "|", "^"})
@@ -141,7 +141,7 @@ def check_numbers(text: str, subject: str) -> None:
         SchemaError: it names the first one.
     """
     for word in tokens_of(text, subject):
-        if word.token_type is TokenType.NUMBER and _NUMBER.fullmatch(word.text) is None:
+        if word.token_type is TokenType.NUMBER and NUMBER.fullmatch(word.text) is None:
             raise refusal(subject, "a number has digits behind its E; a name needs back quotes", text, word)
 
 
@@ -295,7 +295,7 @@ class _Reader:
 
     def _name(self) -> None:
         word = self._word()
-        is_word = _NAME.fullmatch(word) is not None and word not in _NO_NAMES
+        is_word = NAME.fullmatch(word) is not None and word not in _NO_NAMES
         is_number = self._is(TokenType.NUMBER)
         self._expect(found=self._is(TokenType.IDENTIFIER) or (is_word and not is_number))
 
@@ -399,7 +399,7 @@ class _Reader:
     def _number(self) -> None:
         """Read a number, and the letter behind it, which sqlglot makes two words of with the same place."""
         number = self.words[self.at]
-        self._expect(found=_NUMBER.fullmatch(number.text) is not None)
+        self._expect(found=NUMBER.fullmatch(number.text) is not None)
         if self._word() == "::" and self.words[self.at].start == number.start:
             is_whole = self._word(1) in ("L", "S", "Y")
             self.at += 1

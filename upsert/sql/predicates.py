@@ -23,7 +23,7 @@ from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.sql.dialect import visible_name
 
-_OPERATORS: Final[dict[type[exp.Expr], str]] = {
+OPERATORS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
     exp.NEQ: "!=",
     exp.LT: "<",
@@ -228,8 +228,6 @@ def _bounds(condition: exp.Between) -> tuple[exp.Expr, exp.Expr]:
 def _comparison(condition: exp.Expr) -> Comparison | None:
     """A comparison of a column with literals; None for any other condition."""
     match condition:
-        case exp.Paren(this=inner):
-            return _comparison(inner)
         case exp.Is(this=exp.Column() as column, expression=exp.Null()):
             return Comparison(column.name, "is null", (), _before(column))
         case exp.Not(this=exp.Is(this=exp.Column() as column, expression=exp.Null())):
@@ -238,7 +236,7 @@ def _comparison(condition: exp.Expr) -> Comparison | None:
             return Comparison(column.name, "in", tuple(condition.expressions), _before(column))
         case exp.Not(this=exp.In(this=exp.Column() as column) as inner) if _is_list(inner):
             return Comparison(column.name, "not in", tuple(inner.expressions), _before(column))
-    if not isinstance(condition, exp.Binary) or (operator := _OPERATORS.get(type(condition))) is None:
+    if not isinstance(condition, exp.Binary) or (operator := OPERATORS.get(type(condition))) is None:
         return None
     left, right = condition.left, condition.right
     if isinstance(right, exp.Column) and _is_literal(left):

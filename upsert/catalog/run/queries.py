@@ -23,7 +23,7 @@ from upsert.catalog.run import jobs
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import STATES, Scan, as_read_by, unstable_column
 from upsert.catalog.run.unknown_columns import taken_for_a_field, unknown_column
-from upsert.catalog.run.without_spark.settings import is_read_by_default
+from upsert.catalog.run.without_spark.settings import Settings
 from upsert.catalog.run.without_spark.statements import selected
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
@@ -414,7 +414,7 @@ def _is_logged(_: logging.LogRecord) -> bool:
 
 def check_tables(context: Context, query: QueryText) -> None:
     """Refuse a table that is not in the catalog, before Spark is started: a new session has no others."""
-    if is_read_by_default(context):
+    if Settings.to_come(context) is not None:
         for reference in query.references:
             _is_in_catalog(context, None, reference, query.subject)
 

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from upsert.sql.query import QueryText
 
 
+_Types = Mapping[str, pa.DataType]
+_Name = Callable[[exp.Column], str]
+
 _KNOWN_TYPES: Final = (pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.date32())
 """With those of whole numbers the types of expressions which are the same here as to Spark."""
 
@@ -53,7 +56,7 @@ class Given:
         cls, context: Context, spark: SparkSession | None, query: QueryText, snapshot: int | None = None
     ) -> Given | None:
         """Those of a query, its one table of a snapshot where one is given; None where Spark is needed."""
-        settings = Settings.of(context) if spark is None else Settings.of_session(spark, query.text)
+        settings = Settings.of(context, spark, query.text)
         return None if settings is None else cls.read_by(context, settings, query, snapshot)
 
     @classmethod
@@ -75,12 +78,6 @@ class Given:
         return None if None in sources else cls(settings, tuple(filter(None, sources)))
 
     @property
-    def source(self) -> Source:
-        """The one table."""
-        (source,) = self.sources
-        return source
-
-    @property
     def names(self) -> list[list[str]]:
         """The columns of each table."""
         return [source.names for source in self.sources]
@@ -99,50 +96,53 @@ class Given:
             found |= {name: found[left] for name, (left, _) in join.made.items()}
         return found
 
-    def condition(
-        self, query: QueryText, plain: PlainSelect, tree: exp.Expr, wanted: pa.DataType
-    ) -> Condition | None:
+    def value(self, plain: PlainSelect, tree: exp.Expr, wanted: pa.DataType) -> Condition | None:
         """What an expression of the query is; None for one of another type, or that is Spark's.
 
         Raises:
             UnknownColumnError: it names a column that no table has.
         """
         try:
-            return self._condition(query, tree, plain.relation.columns.column, self.types(plain), wanted)
+            found, type_ = self._value(plain, tree, self.types(plain))
         except NotPlainError:
             return None
+        return found if type_ == wanted else None
+
+    def _value(
+        self, plain: PlainSelect, tree: exp.Expr, given: _Types, name: _Name | None = None
+    ) -> tuple[Condition, pa.DataType]:
+        """An expression over columns of these types, and its own type; NotPlainError where it is Spark's."""
+        columns = plain.relation.columns
+        name = name or columns.column
+        if not self.settings.is_ansi:
+            raise NotPlainError
+        return computed(
+            tree, lambda node: Ref(0, name(node)), lambda ref: given[ref.column], columns.query.subject
+        )
 
     def _condition(
-        self,
-        query: QueryText,
-        tree: exp.Expr,
-        column: Callable[[exp.Column], str],
-        given: Mapping[str, pa.DataType],
-        wanted: pa.DataType,
+        self, plain: PlainSelect, tree: exp.Expr, given: _Types, name: _Name | None = None
     ) -> Condition:
-        def type_of_column(ref: Ref) -> pa.DataType:
-            return given[ref.column]
-
-        found = computed(tree, lambda node: Ref(0, column(node)), type_of_column, query.subject)
-        if found is None or not self.settings.is_ansi or type_of(found, type_of_column) != wanted:
+        found, type_ = self._value(plain, tree, given, name)
+        if type_ != pa.bool_():
             raise NotPlainError
         return found
 
-    def rows(self, query: QueryText, plain: PlainSelect) -> pa.Table | None:
+    def rows(self, plain: PlainSelect) -> pa.Table | None:
         """What the query gives; None where Spark is needed."""
         try:
-            rows = self._read(query, plain)
+            rows = self._read(plain)
             if plain.groups is None:
-                return shown_rows(plain, self._computed(query, plain, rows) if plain.computed else rows)
+                return shown_rows(plain, self._computed(plain, rows) if plain.computed else rows)
             groups, kept = RunningGroups(plain.groups.keys, plain.groups.functions, rows.types), None
             if plain.groups.having is not None:
                 given = {field.name: field.type for field in groups.schema}
-                kept = self._condition(query, plain.groups.having, lambda node: node.name, given, pa.bool_())
+                kept = self._condition(plain, plain.groups.having, given, lambda node: node.name)
             return shown_groups(plain, rows, groups, kept)
         except (NotInArrowError, NotPlainError):
             return None  # of an overflow Spark says where it is
 
-    def _computed(self, query: QueryText, plain: PlainSelect, rows: Rows) -> Rows:
+    def _computed(self, plain: PlainSelect, rows: Rows) -> Rows:
         """The rows with the columns that a query computes of each.
 
         Only where Spark's type of an expression is known: types of decimals depend on how they are made, and
@@ -150,21 +150,14 @@ class Given:
         """
         found = []
         for name, tree in plain.computed:
-            value = computed(
-                tree,
-                lambda node: Ref(0, plain.relation.columns.column(node)),
-                lambda ref: rows.types[ref.column],
-                query.subject,
-            )
-            if value is None or not self.settings.is_ansi or tree.find(exp.Null) is not None:
-                raise NotPlainError
-            type_ = type_of(value, lambda ref: rows.types[ref.column])
-            if type_ not in _KNOWN_TYPES and not pa.types.is_integer(type_):
+            value, type_ = self._value(plain, tree, rows.types)
+            is_known = type_ in _KNOWN_TYPES or pa.types.is_integer(type_)
+            if not is_known or tree.find(exp.Null) is not None:
                 raise NotPlainError
             found.append((name, value, type_))
         return Computed(rows, tuple(found))
 
-    def _read(self, query: QueryText, plain: PlainSelect) -> Rows:
+    def _read(self, plain: PlainSelect) -> Rows:
         """The rows of which the condition of the query is true.
 
         Of a join each table is asked for rows of which those parts of the condition are true that are about
@@ -172,17 +165,17 @@ class Given:
         """
         relation, given = plain.relation, self.types(plain)
         if not relation.joins:
-            return self._table(query, plain, 0, plain.where)
+            return self._table(plain, 0, plain.where)
         of_table, rest = dict[int, list[exp.Expr]](), list[Condition]()
         for part in () if plain.where is None else conjuncts(plain.where):
             table = relation.columns.table(part)
             if table is None or relation.may_be_padded(table):
-                rest.append(self._condition(query, part, relation.columns.column, given, pa.bool_()))
+                rest.append(self._condition(plain, part, given))
                 if table is None or _is_met_by_null(rest[-1], given):
                     continue
             of_table.setdefault(table, []).append(part)
         rows, *others = (
-            self._table(query, plain, table, exp.and_(*of_table[table]) if table in of_table else None)
+            self._table(plain, table, exp.and_(*of_table[table]) if table in of_table else None)
             for table in range(len(self.sources))
         )
         for join, other in zip(relation.joins, others, strict=True):
@@ -193,7 +186,7 @@ class Given:
             rows = Joined(rows, other, join, self.settings.most_read)
         return rows if (kept := conjunction(*rest)) is None else Kept(rows, kept)
 
-    def _table(self, query: QueryText, plain: PlainSelect, table: int, where: exp.Expr | None) -> Rows:
+    def _table(self, plain: PlainSelect, table: int, where: exp.Expr | None) -> Rows:
         """The rows of a table of which a part of the condition is true."""
         stored, schema, zone = self._stored(table), self.sources[table].schema, self.settings.zone
         if where is None:
@@ -201,12 +194,10 @@ class Given:
         columns = plain.relation.columns
         if schema is not None:
             with suppress(SchemaError):  # it may be more than comparisons with literals
-                asked = alternatives(where, schema, zone, query.subject, columns.called[table])
+                asked = alternatives(where, schema, zone, columns.query.subject, columns.called[table])
                 return replace(stored, where=asked)
-        rest = self._condition(query, where, columns.column, self.types(plain), pa.bool_())
-        return Kept(
-            replace(stored, where=[] if schema is None else pushed(compared(where), schema, zone)), rest
-        )
+        few = [] if schema is None else pushed(compared(where), schema, zone)
+        return Kept(replace(stored, where=few), self._condition(plain, where, self.types(plain)))
 
 
 def _is_met_by_null(condition: Condition, given: Mapping[str, pa.DataType]) -> bool:
@@ -220,24 +211,24 @@ def _is_met_by_null(condition: Condition, given: Mapping[str, pa.DataType]) -> b
 
 def computed(
     tree: exp.Expr, column: Callable[[exp.Column], Ref], type_of_column: Types, subject: str
-) -> Condition | None:
-    """What an expression over columns is; None for one that is Spark's.
+) -> tuple[Condition, pa.DataType]:
+    """What an expression over columns is, and its type.
 
     Raises:
+        NotPlainError: it is Spark's.
         UnknownColumnError: ``column`` has raised it.
     """
     if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
-        return None  # Spark has no literal for it
+        raise NotPlainError  # Spark has no literal for it
     if any(map(_has_no_type, (tree, *_asked(tree)))):
-        return None  # Spark takes it for no condition
+        raise NotPlainError  # Spark takes it for no condition
     try:
         found = condition_of(tree, column, type_of_column, subject, "found")
-        type_of(found, type_of_column)
+        return found, type_of(found, type_of_column)
     except UnknownColumnError:
         raise
-    except (SchemaError, ConfigurationError, NotPlainError):
-        return None
-    return found
+    except (SchemaError, ConfigurationError) as cause:
+        raise NotPlainError from cause
 
 
 def _asked(tree: exp.Expr) -> Iterator[exp.Expr]:

@@ -22,7 +22,6 @@ from upsert.catalog.run.without_spark.rows import Stored, in_memory
 from upsert.catalog.run.without_spark.settings import Settings
 from upsert.catalog.run.without_spark.source import stored
 from upsert.catalog.run.without_spark.words import NotPlainError, is_plain_merge, words_of
-from upsert.conditions.evaluate import type_of
 from upsert.conditions.expressions import Condition, Const, Field, Ref, conjunction
 from upsert.schema import Column, TableSchema
 from upsert.sql import statements as s
@@ -47,7 +46,7 @@ def merged(
         BrokenRuleError: several rows of the source change one of the target, or a key would have two rows.
     """
     query = statement.rows
-    settings = Settings.of(context) if spark is None else Settings.of_session(spark, query.text)
+    settings = Settings.of(context, spark, query.text)
     words = words_of(query)
     if settings is None or not settings.is_ansi or words is None or not is_plain_merge(words):
         return None
@@ -204,20 +203,17 @@ class _Reader:
         node = self._with_nulls(node, rows)
         if (values := literals([node.unnest()], column, self.zone)) is not None:
             return Const(values[0], column.type)
-        return self._computed(node, rows)
+        return self._computed(node, rows)[0]
 
     def _condition(self, node: exp.Expr, rows: s.MergeRows) -> Condition:
-        found = self._computed(node, rows)
-        if type_of(found, self._type_of) != pa.bool_():
+        found, type_ = self._computed(node, rows)
+        if type_ != pa.bool_():
             raise NotPlainError
         return found
 
-    def _computed(self, node: exp.Expr, rows: s.MergeRows) -> Condition:
+    def _computed(self, node: exp.Expr, rows: s.MergeRows) -> tuple[Condition, pa.DataType]:
         tree = self._with_nulls(node, rows)
-        found = computed(tree, lambda one: self._ref(one, rows), self._type_of, self.statement.rows.subject)
-        if found is None:
-            raise NotPlainError
-        return found
+        return computed(tree, lambda one: self._ref(one, rows), self._type_of, self.statement.rows.subject)
 
     def _with_nulls(self, node: exp.Expr, rows: s.MergeRows) -> exp.Expr:
         """An expression with NULL in place of columns of the source that have no value in any row."""

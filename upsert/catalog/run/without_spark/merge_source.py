@@ -97,7 +97,7 @@ def _stored(
         return None
     try:
         plain = plain_select(query, given.names)
-        return None if plain is None else given.rows(query, plain)
+        return None if plain is None else given.rows(plain)
     except UnknownColumnError:
         return None  # a session may have a variable that is called so
 

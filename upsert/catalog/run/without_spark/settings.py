@@ -38,8 +38,13 @@ class Settings:
     is_ansi: bool = True
 
     @classmethod
-    def of(cls, context: Context) -> Settings | None:
-        """Those of a session that is still to come; None if it may read a text otherwise."""
+    def of(cls, context: Context, spark: SparkSession | None, text: str) -> Settings | None:
+        """Those of a session, for None of one that is still to come; None if it may read a text otherwise."""
+        return cls.to_come(context) if spark is None else cls._of_session(spark, text)
+
+    @classmethod
+    def to_come(cls, context: Context) -> Settings | None:
+        """Those of a session that is still to come; None if it may not read SQL by default."""
         given = {**context.settings, **context.options.forwarded()}
         of_sql = {key: value for key, value in given.items() if key.startswith("spark.sql.")}
         own = of_sql.pop(_ZONE, None)
@@ -50,7 +55,7 @@ class Settings:
         return cls(own, _MOST_READ) if _is_zone(own) else None
 
     @classmethod
-    def of_session(cls, spark: SparkSession, text: str) -> Settings | None:
+    def _of_session(cls, spark: SparkSession, text: str) -> Settings | None:
         """Those of a session; None if it may read a text otherwise, or is one whose files are elsewhere."""
         if is_connect(spark) or is_read_otherwise(spark, text):
             return None
@@ -58,11 +63,6 @@ class Settings:
             return None
         own = zone(spark)
         return cls(own if _is_zone(own) else None, MOST_BYTES, has_ansi_casts(spark))
-
-
-def is_read_by_default(context: Context) -> bool:
-    """Whether a session that is still to come has Spark's default settings of SQL, as far as is known."""
-    return Settings.of(context) is not None
 
 
 _BY_DEFAULT: Final = {

@@ -55,7 +55,7 @@ def listed(
 
     ``columns`` are those that the list gives, in its order. A session may be there, which counts then.
     """
-    settings = Settings.of(context) if spark is None else Settings.of_session(spark, query.text)
+    settings = Settings.of(context, spark, query.text)
     if settings is None or (values := listed_rows(query, columns, settings.zone)) is None:
         return None
     given = {column.name: pa.array(own, column.type) for column, own in zip(columns, values, strict=True)}
@@ -130,7 +130,7 @@ def _found(given: Given, spark: SparkSession | None, query: QueryText) -> pa.Tab
 
     def rows() -> pa.Table | None:
         plain = plain_select(query, given.names)
-        return None if plain is None else given.rows(query, plain)
+        return None if plain is None else given.rows(plain)
 
     return _unless_variable(spark, rows)
 
@@ -156,7 +156,7 @@ def _updated(given: Given, statement: s.Update, schema: TableSchema) -> pa.Table
         if (value := _value(query, plain, given, schema.column(name), own)) is None:
             return None
         values[name] = value
-    found = given.rows(query, plain)
+    found = given.rows(plain)
     return None if found is None else _with_values(found, values, schema)
 
 
@@ -180,7 +180,7 @@ def _value(
         return None
     if (values := literals([node.unnest()], column, given.settings.zone)) is not None:
         return Const(values[0], column.type)
-    return given.condition(query, plain, node, column.type)
+    return given.value(plain, node, column.type)
 
 
 def _with_kinds(rows: Mapping[RowKind, pa.Table]) -> pa.Table:

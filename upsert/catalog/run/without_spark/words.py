@@ -14,7 +14,7 @@ from typing import Final
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.sql.dialect import outside_of_brackets, tokens_of
-from upsert.sql.forms import TIMES, are_named, are_rows, is_expression, outer, parts
+from upsert.sql.forms import NAME, NUMBER, TIMES, are_named, are_rows, is_expression, outer, parts
 from upsert.sql.query import QueryText
 
 
@@ -39,8 +39,6 @@ _FUNCTION: Final = "CURRENT_PATH"
 """Spark calls it also where a column has the name."""
 
 _WITH_TEXT: Final = (TokenType.STRING, TokenType.IDENTIFIER)
-_NAME: Final = re.compile("[A-Za-z0-9_]+")
-_NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.I)
 _NAME_OF_TABLE: Final = re.compile("[A-Za-z0-9_$]+")
 
 _COLUMN: Final = r"[nk](?: \. [nk])*"
@@ -97,7 +95,7 @@ def is_source_of_literals(tokens: Sequence[Token]) -> bool:
     for number, (token, following) in enumerate(zip_longest(tokens, tokens[1:])):
         if number not in lists:
             is_time = following is not None and following.token_type is TokenType.STRING
-            signs.append("T" if is_time and token.text.upper() in TIMES else _sign(token, _NAME))
+            signs.append("T" if is_time and token.text.upper() in TIMES else _sign(token, NAME))
     rows = [tokens[number] for number in lists]
     return _OF_LITERALS.fullmatch(" ".join(signs)) is not None and (not rows or are_rows(rows))
 
@@ -165,7 +163,7 @@ def _is_list(words: Sequence[Token]) -> bool:
 def _is_named(item: Sequence[Token]) -> bool:
     if len(item) < 3 or item[-2].token_type is not TokenType.ALIAS:
         return False
-    return _sign(item[-1], _NAME) in ("n", "k") and _is_plain(item) and is_expression(item[:-2])
+    return _sign(item[-1], NAME) in ("n", "k") and _is_plain(item) and is_expression(item[:-2])
 
 
 def _calls(tokens: Sequence[Token]) -> bool:
@@ -209,11 +207,11 @@ def _clauses(tokens: Sequence[Token]) -> Iterator[list[Token]]:
 
 def _form(words: Sequence[Token], clause: str) -> str:
     if clause != "FROM":
-        return " ".join(_sign(word, _NAME) for word in words)
+        return " ".join(_sign(word, NAME) for word in words)
     signs, name = list[str](), _NAME_OF_TABLE
     for word in words:
         signs.append(_sign(word, name, _OF_JOINS))
-        name = {"JOIN": _NAME_OF_TABLE, "ON": _NAME, "USING": _NAME}.get(signs[-1], name)
+        name = {"JOIN": _NAME_OF_TABLE, "ON": NAME, "USING": NAME}.get(signs[-1], name)
     return " ".join(signs)
 
 
@@ -241,7 +239,7 @@ def _is_plain(words: Sequence[Token]) -> bool:
     if any(not word.text.isascii() or "$" in word.text for word in others):
         return False
     numbers = (word.text for word in others if word.token_type is TokenType.NUMBER)
-    if not all(map(_NUMBER.fullmatch, numbers)):
+    if not all(map(NUMBER.fullmatch, numbers)):
         return False
     ends = (TokenType.COMMA, TokenType.L_PAREN, TokenType.SELECT, TokenType.VALUES)
     return not any(
