@@ -1,4 +1,4 @@
-"""Random lives of a table in which snapshots come and go: tags, leases, clocks, crashes, rival writers.
+"""Random lives of a table with tags, leases, clocks, crashes, rival writers and ALTER TABLE.
 
 The rows of each state are remembered in a dict. After every step the table is checked on the disk, and all
 that somebody holds is read. A failure prints a script of the life that led to it: run it as it is.
@@ -27,8 +27,9 @@ from upsert.errors import (
     StaleWriterError,
 )
 from upsert.failpoints import POINTS
-from upsert.schema import TableSchema
+from upsert.schema import Index, TableSchema
 from upsert.store import Table, Version
+from upsert.store.alterations import AddIndex, DropIndex, SetOptions
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.retention import consumers
 from upsert.store.storage import put_if_absent
@@ -41,6 +42,7 @@ VALUES = st.sampled_from(["a", "b", None])
 CHANGES = st.lists(st.tuples(st.sampled_from(["+I", "+I", "-D"]), KEYS, VALUES), min_size=1, max_size=5)
 NAMES = st.sampled_from(["x", "y", "z"])
 BACK = st.integers(0, 4)
+PAIR = Index("pair", ("id", "value"))
 LEASE_S = 300.0
 OPTIONS = {
     "bucket": "2",
@@ -199,6 +201,29 @@ class Lifetimes(RuleBasedStateMachine):
         table.published = table.published.reread()
         self.go_on_with(table)
         self.expect(self.rows)
+
+    # other forms of the same rows
+
+    @rule(buckets=st.integers(1, 4))
+    def rescale(self, buckets: int) -> None:
+        self.table.alter(SetOptions({"bucket": str(buckets)}))
+        self.expect(self.rows)
+
+    @rule()
+    def change_indexes(self) -> None:
+        is_there = PAIR in self.table.schema.indexes
+        self.table.alter(DropIndex(PAIR.name) if is_there else AddIndex(PAIR))
+        self.expect(self.rows)
+
+    @rule(back=BACK)
+    def roll_back(self, back: int) -> None:
+        state = self.state_before(back)
+        try:
+            self.table.rollback_to(state)
+        except SnapshotExpiredError:
+            assert not self.is_retained(state)
+        else:
+            self.expect(self.states[state])
 
     # who holds what
 
