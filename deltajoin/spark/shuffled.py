@@ -110,7 +110,7 @@ def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:
 
 def _changes(payloads: list[Payload], tables: JoinedTables, table: int) -> Changes:
     """The changes of a table in this shard, consolidated over all buckets."""
-    schema = tables.changes(table)
+    schema = tables.changes[table]
     parts = [payload.rows for payload in payloads if payload.label.table == table]
     for rows in parts:
         if rows.schema != schema:

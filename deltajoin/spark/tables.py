@@ -199,44 +199,37 @@ class JoinedTables:
     @property
     def output(self) -> pa.Schema:
         """Arrow schema of the join's rows: the spec's columns, all nullable, and ``_row_kind``."""
-        return output_schema(self.spec, [self.images(table) for table in range(len(self.tables))])
+        return output_schema(self.spec, self.images)
 
     @cached_property
     def split(self) -> Split:
         """How a step is cut into shards."""
         return split_of_join(self.spec, self.type_of, [side.primary_key for side in self.sides])
 
-    def images(self, table: int) -> pa.Schema:
-        """Arrow schema of a table's rows as the join carries them: the selected columns, all nullable."""
-        return self._images[table]
-
     @cached_property
-    def _images(self) -> tuple[pa.Schema, ...]:
+    def images(self) -> tuple[pa.Schema, ...]:
+        """Arrow schema of each table's rows as the join carries them: the selected columns, all nullable."""
         parts = zip(self.sides, self.spec.tables, strict=True)
         return tuple(
             pa.schema([pa.field(name, side.schema.type_of(name)) for name in part.select])
             for side, part in parts
         )
 
-    def changes(self, table: int) -> pa.Schema:
-        """Arrow schema of a table's changes: its images, then ``_row_kind``."""
-        return self._changes[table]
-
     @cached_property
-    def _changes(self) -> tuple[pa.Schema, ...]:
-        return tuple(images.append(pa.field(ROW_KIND_COLUMN, pa.string())) for images in self._images)
+    def changes(self) -> tuple[pa.Schema, ...]:
+        """Arrow schema of each table's changes: its images, then ``_row_kind``."""
+        return tuple(images.append(pa.field(ROW_KIND_COLUMN, pa.string())) for images in self.images)
 
     def match(self, table: int, version: Version) -> Match:
         """Lookups in one of the tables at a version."""
-        return self.sides[table].match(version, self.spec.tables[table].where, self.images(table))
+        return self.sides[table].match(version, self.spec.tables[table].where, self.images[table])
 
     @property
     def join(self) -> Join:
         """The join as `deltajoin.core.evaluate` evaluates it."""
         known = self._known_by()
         if (join := _JOINS.get(known)) is None:
-            schemas = [self.images(table) for table in range(len(self.tables))]
-            join = Join.of(self.spec, schemas, self.split, _Facts(self))
+            join = Join.of(self.spec, self.images, self.split, _Facts(self))
             if len(_JOINS) == _MAX_JOINS:
                 _JOINS.clear()
             _JOINS[known] = join
@@ -297,7 +290,7 @@ class JoinedTables:
         changed = side.changes_between(step.old[table], step.new[table], part.columns, buckets, share=share)
         # Each signed row by itself: an update may leave, enter or stay within the filter.
         passed = parse_where(part.where, side.schema).apply(changed)
-        schema = self.changes(table)
+        schema = self.changes[table]
         rows = pa.Table.from_arrays(passed.select(schema.names).columns, schema=schema)
         usable = have_values(rows, needed_keys(self.spec.tree, table))
         return rows if usable.all() else rows.filter(pa.array(usable))
@@ -374,7 +367,7 @@ class JoinedTables:
     def consolidated(self, table: int, parts: Sequence[pa.Table]) -> Changes:
         """Changes of a table that were read bucket by bucket, without rows that cancel."""
         part, side = self.spec.tables[table], self.sides[table]
-        rows = pa.concat_tables(parts or [self.changes(table).empty_table()]).combine_chunks()
+        rows = pa.concat_tables(parts or [self.changes[table].empty_table()]).combine_chunks()
         # Images that hold the whole primary key are consolidated already: each key is in one bucket, once.
         key = set(side.primary_key)
         is_consolidated = bool(key) and key <= set(part.select) and part.columns == part.select

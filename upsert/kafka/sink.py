@@ -10,7 +10,7 @@ of each key, or the rows of a task are compared by a checksum.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -141,7 +141,7 @@ class _Writer:
             return given[0], given[1]
         return micro_batch_here() or _refuse_without_batch(self._maker.table)
 
-    def _check(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: ARG002, N803
         """Refuse a micro-batch whose tasks are not all there; nothing can be taken back any more."""
         tasks = self._maker.tasks
         done = [message for message in messages if isinstance(message, TaskResult)]
@@ -157,6 +157,9 @@ class _Writer:
                 "write_changes or write_upsert distribute the rows"
             )
 
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
+        """Do nothing: what tasks have written is read already, and replaced or skipped if it comes again."""
+
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """``df.write``: what a failed write has written stays."""
@@ -168,13 +171,6 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             _refuse_without_batch(table)
         super().__init__(table, given, overwrite)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Check that all tasks have written."""
-        self._check(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: what the tasks have written is read already."""
-
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """``df.writeStream``: micro-batches, which may come again."""
@@ -183,13 +179,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """See `_Writer`; also refuses a table that must keep all rows of each key, which this does not."""
         super().__init__(table, given, overwrite)
         check_raw(sink_of(table), given.jsonValue())
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Check that all tasks have written."""
-        self._check(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: the micro-batch comes again, and what it has written is replaced or skipped."""
 
 
 def declared_for_write(connector: str, given: Mapping[str, str], columns: StructType) -> KafkaTable:

@@ -228,12 +228,13 @@ class _Writer:
         """Delete what was staged and will not be published."""
         self._table().discard(staged)
 
-    def _abort(self, results: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: ARG002, N803
+        """Remove what the tasks staged, where it certainly was not published."""
         # Only when a task has failed is it sure that commit() never began. Otherwise it may have published
         # the files, or may still be at it in a process that lost its query: they stay, and are harmless.
-        if any(result is None for result in results):
+        if any(message is None for message in messages):
             try:
-                self.discard(_staged(results))
+                self.discard(_staged(messages))
             except Exception as failure:  # Spark would tell neither this one nor why the task has failed
                 warnings.warn(
                     f"{self._of}: files of a write that has failed could not be deleted — {failure!r}; "
@@ -288,10 +289,6 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
                     check_within(one.partitions, self._partition, of=self._of)
                 return self.publish(staged, *(self._options.micro_batch or (None, None)))
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks staged, where it certainly was not published."""
-        self._abort(messages)
-
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """``df.writeStream``: one commit a micro-batch, exactly once; complete mode overwrites the table."""
@@ -312,10 +309,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
                 f"{sorted(map(str, query_ids))}; report this as a bug"
             )
         self.publish(_staged(messages), query_ids.pop(), batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Remove what the tasks staged, where it certainly was not published."""
-        self._abort(messages)
 
 
 def _staged(results: Sequence[WriterCommitMessage | None]) -> list[StagedFiles]:
