@@ -141,11 +141,14 @@ class QueryDialect(Spark):
 
         STRING_ESCAPES = ["'", '"', "\\"]  # noqa: RUF012
         VAR_SINGLE_TOKENS: ClassVar[set[str]] = {"$"}
+        COMMANDS: ClassVar[set[TokenType]] = set()
 
     class Parser(SparkParser):
         """Spark's queries; a version, the changes of a table and ``current_date`` know their places in it."""
 
         COLON_IS_VARIANT_EXTRACT = True
+        NESTED_TYPE_TOKENS: ClassVar[set[TokenType]] = {TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT}
+        """Those that Spark has: ``range < 5`` compares a column."""
 
         FUNCTION_PARSERS = {  # noqa: RUF012
             **SparkParser.FUNCTION_PARSERS,
@@ -342,6 +345,7 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
     except TokenError as cause:
         raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
     _check_no_signs_of_versions(tokens, subject, revision)
+    _let_words_be_names(tokens)
     try:
         parser = dialect.parser(error_level=ErrorLevel.IMMEDIATE)
         # an expression may begin with a column that is called like a statement, as comment
@@ -362,6 +366,42 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
         raise SchemaError(f"{subject}: expected {what}, found {text.strip()[:40]!r}")
     return tree
 
+
+_MAY_BE_NAMES: Final = re.compile(
+    "alter|any|case|create|cross|cube|describe|drop|else|except|fetch|for|grant|having|if|ilike|inner|insert"
+    "|intersect|into|join|lateral|like|limit|load|lock|minus|offset|outer|qualify|revoke|rollback|rollup"
+    "|serdeproperties|tablesample|then|uncache|union|using|values|window",
+    re.IGNORECASE,
+)
+"""Words that sqlglot takes for no names without quotes, where Spark may."""
+
+_T: Final = TokenType
+_COMPARISONS: Final = {_T.EQ, _T.NEQ, _T.NULLSAFE_EQ, _T.LT, _T.LTE, _T.GT, _T.GTE}
+_BEFORE_NAMES: Final = frozenset({
+    *(_T.SELECT, _T.FROM, _T.JOIN, _T.WHERE, _T.ON, _T.HAVING, _T.GROUP_BY, _T.ORDER_BY, _T.PARTITION_BY),
+    *(_T.AND, _T.OR, _T.NOT, _T.BETWEEN, _T.WHEN, _T.THEN, _T.ELSE, _T.L_PAREN, _T.L_BRACKET, _T.COMMA),
+    *(_T.DOT, _T.PLUS, _T.DASH, _T.SLASH, _T.MOD, _T.DPIPE, *_COMPARISONS),
+})  # fmt: skip
+_BEHIND_NAMES: Final = frozenset({
+    *(_T.FROM, _T.COMMA, _T.R_PAREN, _T.R_BRACKET, _T.DOT, _T.ALIAS, _T.WHERE, _T.AND, _T.OR, _T.IS, _T.IN),
+    *(_T.BETWEEN, _T.LIKE, _T.THEN, _T.ELSE, _T.END, _T.ASC, _T.DESC, _T.JOIN, _T.LEFT, _T.ON, _T.HAVING),
+    *(_T.GROUP_BY, _T.ORDER_BY, _T.LIMIT, _T.SLASH, _T.MOD, _T.DPIPE, _T.DCOLON, _T.SEMICOLON, *_COMPARISONS),
+})  # fmt: skip
+"""Among them is none that may also begin what follows one of those words, as a bracket or a minus."""
+
+
+def _let_words_be_names(tokens: Sequence[Token]) -> None:
+    """Make names of the words that stand alone where a column or a table must stand."""
+    before: TokenType | None = None
+    for number, token in enumerate(tokens):
+        behind = tokens[number + 1].token_type if number + 1 < len(tokens) else None
+        is_alone = (before is None or before in _BEFORE_NAMES) and (behind is None or behind in _BEHIND_NAMES)
+        if is_alone and token.token_type not in _TEXTS and _MAY_BE_NAMES.fullmatch(token.text):
+            token.token_type = TokenType.IDENTIFIER
+        before = token.token_type
+
+
+_TEXTS: Final = frozenset({TokenType.STRING, TokenType.IDENTIFIER})
 
 _VERSION: Final = re.compile(r"v?(\d+)", re.IGNORECASE)
 
@@ -385,13 +425,6 @@ def too_deep(subject: str) -> SchemaError:
         "can be read; use IN for a chain of OR, and columns or views for parts"
     )
 
-
-_MAY_BE_NAMES: Final = re.compile(
-    "alter|any|case|create|cross|cube|describe|drop|fetch|for|grant|if|ilike|inner|insert|lateral|load|lock"
-    "|minus|outer|qualify|revoke|rollback|rollup|serdeproperties|tablesample|uncache|values|window",
-    re.IGNORECASE,
-)
-"""Words that sqlglot takes for no names without quotes, where Spark may."""
 
 _LAST_WORD: Final = re.compile(r"\w+\s*$")
 

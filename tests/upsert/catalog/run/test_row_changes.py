@@ -152,10 +152,10 @@ def test_a_column_may_be_called_like_a_statement(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("DELETE FROM t WHERE any = 1", "any"),
-        ("UPDATE t SET id = cross", "cross"),
-        ("SELECT id FROM grant", "grant"),
-        ("SELECT any FROM t", "any"),
+        ("DELETE FROM t WHERE inner - 1 = 1", "inner"),
+        ("UPDATE t SET id = cross * 2", "cross"),
+        ("SELECT id AS a FROM t grant", "grant"),
+        ("SELECT id outer FROM t", "outer"),
     ],
 )
 def test_a_keyword_that_needs_quotes_is_told(text: str, name: str) -> None:
