@@ -13,11 +13,12 @@ from sqlglot import exp
 
 from upsert import types
 from upsert.catalog.run.without_spark.columns import UnknownColumnError
+from upsert.catalog.run.without_spark.groups import Groups
 from upsert.catalog.run.without_spark.joined import Joined
 from upsert.catalog.run.without_spark.relations import column_of
 from upsert.catalog.run.without_spark.rows import Computed, Kept, Rows, Stored
 from upsert.catalog.run.without_spark.select import PlainSelect
-from upsert.catalog.run.without_spark.settings import Settings
+from upsert.catalog.run.without_spark.settings import MOST_BYTES, Settings
 from upsert.catalog.run.without_spark.shown import shown_groups, shown_rows
 from upsert.catalog.run.without_spark.source import Source, source_of
 from upsert.catalog.run.without_spark.words import NotPlainError
@@ -42,6 +43,10 @@ _Name = Callable[[exp.Column], str]
 
 _KNOWN_TYPES: Final = (pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.date32())
 """With those of whole numbers the types of expressions which are the same here as to Spark."""
+
+_BYTES_OF_KEY: Final = 4
+_BYTES_OF_RESULT: Final = 8
+"""What a group takes at least, as far as few types of keys are smaller."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,8 @@ class Given:
             rows = self._read(plain)
             if plain.groups is None:
                 return shown_rows(plain, self._computed(plain, rows) if plain.computed else rows)
+            if self._has_many_groups(plain, plain.groups):
+                return None
             groups, kept = RunningGroups(plain.groups.keys, plain.groups.functions, rows.types), None
             if plain.groups.having is not None:
                 given = {field.name: field.type for field in groups.schema}
@@ -141,6 +148,14 @@ class Given:
             return shown_groups(plain, rows, groups, kept)
         except (NotInArrowError, NotPlainError):
             return None  # of an overflow Spark says where it is
+
+    def _has_many_groups(self, plain: PlainSelect, groups: Groups) -> bool:
+        """Whether each row of one table is a group, and they are too many, before any is read."""
+        schema, *others = (source.schema for source in self.sources)
+        if others or plain.where is not None or schema is None or not schema.primary_key:
+            return False
+        size = _BYTES_OF_KEY * len(groups.keys) + _BYTES_OF_RESULT * len(groups.functions)
+        return set(schema.primary_key) <= set(groups.keys) and self.sources[0].count() * size > MOST_BYTES
 
     def _computed(self, plain: PlainSelect, rows: Rows) -> Rows:
         """The rows with the columns that a query computes of each.

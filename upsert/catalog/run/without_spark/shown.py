@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from upsert import types
-from upsert.catalog.run.without_spark.rows import Rows, in_memory
+from upsert.catalog.run.without_spark.rows import Rows, in_memory, schema_of
 from upsert.catalog.run.without_spark.select import PlainSelect
 from upsert.catalog.run.without_spark.settings import MOST_BYTES
 from upsert.conditions.expressions import Condition, Field, Ref
 from upsert.store.rows.computed import Filtered, First, InArrow, Input, NotInArrowError, Step
 from upsert.store.rows.grouped import RunningGroups
+
+_AT_ONCE: Final = 16 << 20
+"""So many bytes of rows are put aside before the first ones among them are kept."""
 
 
 def shown_rows(plain: PlainSelect, rows: Rows) -> pa.Table:
@@ -24,9 +29,36 @@ def shown_rows(plain: PlainSelect, rows: Rows) -> pa.Table:
     by = [column for column, _ in plain.orders]
     if not all(types.is_scalar(rows.types[column]) for column in by):
         raise NotInArrowError("an order by what is no scalar")
-    most = sys.maxsize if plain.limit is None or plain.orders else plain.limit + plain.offset
     names = [*dict.fromkeys([*(column for _, column in plain.outputs), *by])]
+    if plain.orders and plain.limit is not None:
+        return _shown(plain, _firsts(plain, rows, names), None)
+    most = sys.maxsize if plain.limit is None else plain.limit + plain.offset
     return _shown(plain, in_memory(rows, names, most=most), None)
+
+
+def _firsts(plain: PlainSelect, rows: Rows, names: Sequence[str]) -> pa.Table:
+    """The rows that may be among the first ones, of which few are kept at any time."""
+    schema = schema_of(rows, names)
+    step = InArrow(_first(plain, schema), (*names,), schema)
+    kept, waiting, size = schema.empty_table(), list[pa.Table](), 0
+    for piece in rows.pieces(names, {}, ends_soon=False):
+        waiting.append(piece)
+        size += piece.nbytes
+        if size > max(_AT_ONCE, kept.nbytes):
+            kept = step.rows([pa.concat_tables([kept, *waiting])])
+            if kept.nbytes > MOST_BYTES:
+                raise NotInArrowError("more first rows than one process keeps")
+            waiting, size = [], 0
+    return pa.concat_tables([kept, *waiting])
+
+
+def _first(plain: PlainSelect, schema: pa.Schema, kept: Condition | None = None) -> First:
+    """Those of some rows for which a condition is true, in their order, as many as are asked for."""
+    names = (*schema.names,)
+    given: Step = Input(0, tuple((field.name, field.name, field.type) for field in schema))
+    given = given if kept is None else Filtered(given, kept, names)
+    orders = tuple((Field(Ref(0, column)), *how) for column, how in plain.orders)
+    return First(given, orders, None if plain.limit is None else plain.limit + plain.offset, names)
 
 
 def shown_groups(plain: PlainSelect, rows: Rows, groups: RunningGroups, kept: Condition | None) -> pa.Table:
@@ -51,11 +83,6 @@ def _check_few(groups: RunningGroups) -> None:
 
 def _shown(plain: PlainSelect, rows: pa.Table, kept: Condition | None) -> pa.Table:
     """What comes out of rows: those for which a condition is true, in their order, under their names."""
-    names = (*rows.column_names,)
-    given: Step = Input(0, tuple((field.name, field.name, field.type) for field in rows.schema))
-    given = given if kept is None else Filtered(given, kept, names)
-    orders = tuple((Field(Ref(0, column)), *how) for column, how in plain.orders)
-    most = None if plain.limit is None else plain.limit + plain.offset
     schema = pa.schema([(name, rows.schema.field(column).type) for name, column in plain.outputs])
     columns = tuple(column for _, column in plain.outputs)
-    return InArrow(First(given, orders, most, names), columns, schema).rows([rows]).slice(plain.offset)
+    return InArrow(_first(plain, rows.schema, kept), columns, schema).rows([rows]).slice(plain.offset)

@@ -34,12 +34,14 @@ class Source:
         read: gives some columns of the rows of which a condition is true, a piece at a time. Its last
             argument says that only some first rows are wanted. `NotInArrowError` where they may be too many.
         size: about how many bytes of files a read with a condition takes.
+        count: about how many rows there are.
         schema: None for a system table, which takes no condition.
     """
 
     types: Mapping[str, pa.DataType]
     read: Callable[[Sequence[str], Where, bool], Iterator[pa.Table]]
     size: Callable[[Where], int]
+    count: Callable[[], int]
     schema: TableSchema | None = None
 
     @property
@@ -90,7 +92,8 @@ def stored(table: Table, state: int | str | None, settings: Settings) -> Source:
     def size(where: Where) -> int:
         return size_of(snapshot, parse_where(where, schema)).bytes
 
-    return Source({name: schema.type_of(name) for name in schema.names}, read, size, schema)
+    types = {name: schema.type_of(name) for name in schema.names}
+    return Source(types, read, size, lambda: snapshot.row_count, schema)
 
 
 def _state(table: Table, as_of: AsOf, settings: Settings) -> int | str | None:
@@ -117,4 +120,5 @@ def _of_system(table: Table, system: str, reference: Reference, subject: str) ->
     def read(columns: Sequence[str], where: Where, ends_soon: bool) -> Iterator[pa.Table]:  # noqa: ARG001
         return iter([rows.select(columns)])
 
-    return Source({field.name: field.type for field in rows.schema}, read, lambda _: rows.nbytes)
+    types = {field.name: field.type for field in rows.schema}
+    return Source(types, read, lambda _: rows.nbytes, lambda: rows.num_rows)

@@ -20,7 +20,7 @@ from tests.upsert.catalog.run.without_spark.beside_spark import (
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Found, Frame
 from upsert.catalog.run.jobs import SparkNeededError
-from upsert.catalog.run.without_spark import settings, shown
+from upsert.catalog.run.without_spark import given, settings, shown
 
 pytestmark = pytest.mark.spark
 
@@ -290,6 +290,16 @@ def test_groups_of_many_bytes_are_sparks(filled: Catalog, monkeypatch: pytest.Mo
     assert needs_spark(filled, "SELECT DISTINCT id FROM kinds LIMIT 1")
     monkeypatch.setattr(settings, "_MOST_READ", 100)
     assert needs_spark(filled, "SELECT flag, count(*) FROM kinds GROUP BY flag LIMIT 1")
+
+
+def test_groups_of_each_row_are_sparks_before_any_is_read(
+    filled: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given, "MOST_BYTES", 100)  # who counts groups while they are made takes more
+    assert needs_spark(filled, "SELECT id, name, count(*) FROM kinds GROUP BY name, id")
+    assert needs_spark(filled, "SELECT DISTINCT id FROM kinds")
+    assert not needs_spark(filled, "SELECT name, count(*) FROM kinds GROUP BY name")
+    assert not needs_spark(filled, "SELECT id, count(*) FROM kinds WHERE id < 0 GROUP BY id")
 
 
 def test_floating_point_numbers_are_added_as_by_one_task(spark: SparkSession, tmp_path: Path) -> None:

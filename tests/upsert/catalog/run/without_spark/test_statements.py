@@ -26,7 +26,7 @@ from tests.upsert.catalog.run.without_spark.beside_spark import (
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Found, Frame
 from upsert.catalog.run import row_changes
-from upsert.catalog.run.without_spark import rows, settings, statements
+from upsert.catalog.run.without_spark import rows, settings, shown, statements
 from upsert.errors import SchemaError, UpsertError
 
 pytestmark = pytest.mark.spark
@@ -104,8 +104,9 @@ def test_conditions_of_several_parts(spark: SparkSession, filled: Catalog) -> No
         assert sorted(found.rows["id"].to_pylist()) == sorted(expected["id"].to_pylist()), text
 
 
-def test_orders_are_sparks(spark: SparkSession, filled: Catalog) -> None:
-    """By each type in two of the four ways."""
+def test_orders_are_sparks(spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each type in two of the four ways; after each piece of rows the first ones are kept."""
+    monkeypatch.setattr(shown, "_AT_ONCE", 1)
     for number, column in enumerate(ORDERED):
         for how in (HOWS[number % 4], HOWS[(number + 1) % 4]):
             text = f"SELECT {column} AS c, id FROM kinds ORDER BY c {how}, 2 LIMIT 25 OFFSET 1"
@@ -282,9 +283,13 @@ def test_who_only_shows_rows_needs_no_job_for_them(
 def test_many_rows_are_sparks(filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MOST_BYTES", 100)
     assert needs_spark(filled, "SELECT * FROM kinds")
-    assert needs_spark(filled, "SELECT * FROM kinds ORDER BY id LIMIT 1")
+    assert needs_spark(filled, "SELECT * FROM kinds ORDER BY id")
     assert not needs_spark(filled, "SELECT id FROM kinds LIMIT 3")
     assert not needs_spark(filled, "SELECT count(*) FROM kinds")
+    monkeypatch.setattr(shown, "_AT_ONCE", 1)
+    monkeypatch.setattr(shown, "MOST_BYTES", 100)
+    assert not needs_spark(filled, "SELECT id FROM kinds ORDER BY id LIMIT 3 OFFSET 2")
+    assert needs_spark(filled, "SELECT id FROM kinds ORDER BY id LIMIT 3 OFFSET 20")
     monkeypatch.setattr(settings, "_MOST_READ", 100)
     assert needs_spark(filled, "SELECT count(*) FROM kinds")
     assert not needs_spark(filled, "SELECT id FROM kinds LIMIT 3")
