@@ -7,10 +7,12 @@ is needed, and nothing is written. A table that cannot be read does not hide the
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -57,9 +59,36 @@ from upsert.views.hidden_tables import hidden_tables
 from upsert.views.progress import refreshes_of
 from upsert.views.view import CHECKPOINTS, ViewDefinition, definition_of
 
+T = TypeVar("T")
+
+LOOK_EVERY_S: Final = 1.0
+"""Who asks again within so short a time gets the same: many windows and instruments cost one look."""
+
 SHOWN_SNAPSHOTS: Final = 200
 SHOWN_FILES: Final = 200
 SAMPLE_ROWS: Final = 20
+
+
+class Recent(Generic[T]):
+    """What a look gives, in whichever thread: looked at again at most once a second.
+
+    >>> looks = iter([1, 2])
+    >>> recent = Recent(lambda: next(looks))
+    >>> recent.now(), recent.now()
+    (1, 1)
+    """
+
+    def __init__(self, look: Callable[[], T]) -> None:
+        self._look = look
+        self._lock = threading.Lock()
+        self._seen: tuple[T, float] | None = None
+
+    def now(self) -> T:
+        """What was seen within the last second, or is seen now."""
+        with self._lock:
+            if self._seen is None or time.monotonic() - self._seen[1] >= LOOK_EVERY_S:
+                self._seen = self._look(), time.monotonic()
+            return self._seen[0]
 
 
 @dataclass(frozen=True)

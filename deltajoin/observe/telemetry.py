@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from deltajoin.observe.measures import METRICS, Sample, samples
-from deltajoin.observe.observer import Observer
+from deltajoin.observe.observer import Observer, Recent
 from upsert.errors import UpsertError, optional_package
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
         Observation,
     )
 
-_LOOK_EVERY_S: Final = 1.0
-"""One collection asks each instrument in turn: all of them tell of one look."""
-
 _LOG: Final = logging.getLogger(__name__)
+
+_Samples = dict[str, list[Sample]]
 
 
 def export_metrics(
@@ -61,16 +60,16 @@ def export_metrics(
     """
     with optional_package("opentelemetry-api", "otel", "export_metrics"):
         from opentelemetry import metrics
-    looks = _Looks(Observer(warehouse))
+    found = Recent(partial(_found, Observer(warehouse)))
     meter = (provider or metrics.get_meter_provider()).get_meter("deltajoin")
     made: list[ObservableCounter | ObservableGauge] = []
     for name, metric in METRICS.items():
         create = meter.create_observable_counter if metric.is_counter else meter.create_observable_gauge
-        made.append(create(f"deltajoin.{name}", [_callback(looks, name)], metric.unit, metric.text))
+        made.append(create(f"deltajoin.{name}", [_callback(found, name)], metric.unit, metric.text))
     return tuple(made)
 
 
-def _callback(looks: _Looks, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _callback(found: Recent[_Samples], name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
     from opentelemetry.metrics import Observation
 
     labels = METRICS[name].labels
@@ -78,34 +77,19 @@ def _callback(looks: _Looks, name: str) -> Callable[[CallbackOptions], Iterable[
     def observed(_: CallbackOptions) -> Iterable[Observation]:
         return [
             Observation(sample.value, dict(zip(labels, sample.labels, strict=True)))
-            for sample in looks.now().get(name, ())
+            for sample in found.now().get(name, ())
         ]
 
     return observed
 
 
-class _Looks:
-    """The newest samples by metric, looked at again at most once a second."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        self._lock = threading.Lock()
-        self._seen: dict[str, list[Sample]] = {}
-        self._at = -_LOOK_EVERY_S
-
-    def now(self) -> dict[str, list[Sample]]:
-        with self._lock:
-            if time.monotonic() - self._at >= _LOOK_EVERY_S:
-                self._seen = self._look()
-                self._at = time.monotonic()
-            return self._seen
-
-    def _look(self) -> dict[str, list[Sample]]:
-        found: dict[str, list[Sample]] = {}
-        try:
-            for sample in samples(self._observer.look(time.time_ns() // 1_000_000)):
-                found.setdefault(sample.name, []).append(sample)
-        except (UpsertError, OSError) as error:
-            _LOG.warning("warehouse %r cannot be measured: %s", self._observer.warehouse, error)
-            return {}
-        return found
+def _found(observer: Observer) -> _Samples:
+    """The samples by metric; none where the storage does not answer."""
+    found: _Samples = {}
+    try:
+        for sample in samples(observer.look(time.time_ns() // 1_000_000)):
+            found.setdefault(sample.name, []).append(sample)
+    except (UpsertError, OSError) as error:
+        _LOG.warning("warehouse %r cannot be measured: %s", observer.warehouse, error)
+        return {}
+    return found

@@ -13,7 +13,6 @@ import asyncio
 import base64
 import hashlib
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -27,7 +26,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from deltajoin.observe.measures import METRICS, prometheus_name, samples
-from deltajoin.observe.observer import Observer
+from deltajoin.observe.observer import Observer, Recent
 from deltajoin.observe.overview import Overview, QueryInfo, TableInfo
 from deltajoin.ui import pages
 from upsert.errors import ConfigurationError, UpsertError
@@ -61,9 +60,6 @@ def metrics_of(overview: Overview) -> bytes:
     return bytes(generate_latest(registry))
 
 
-_LOOK_EVERY_S: Final = 1.0
-"""Requests within so short a time see the same overview: many windows cost no more than one."""
-
 _HASH: Final = base64.b64encode(hashlib.sha256(pages.SCRIPT.encode()).digest()).decode()
 _HEADERS: Final = {
     "Content-Security-Policy": (
@@ -81,23 +77,6 @@ _LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_inf
 """It has no traceback of a request that is none, as one with an address of 9 000 letters: it gets a 400."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class _Observed:
-    """The newest overview, looked at again at most once a second."""
-
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
-        self._lock = threading.Lock()
-        self._seen: Overview | None = None
-        self._at = 0.0
-
-    def now(self) -> Overview:
-        with self._lock:
-            if self._seen is None or time.monotonic() - self._at > _LOOK_EVERY_S:
-                self._seen = self.observer.look(time.time_ns() // 1_000_000)
-                self._at = time.monotonic()
-            return self._seen
 
 
 def is_own_name(host: str, names: Collection[str] = ()) -> bool:
@@ -139,8 +118,10 @@ def application(observer: Observer, names: Collection[str] = ()) -> web.Applicat
         return response
 
     app = web.Application(middlewares=[guarded])
-    observed = _Observed(observer)
-    app.add_routes(web.get(path, partial(_answered, observed, answer)) for path, answer in _ANSWERS.items())
+    overview = Recent(lambda: observer.look(time.time_ns() // 1_000_000))
+    app.add_routes(
+        web.get(path, partial(_answered, overview, observer, answer)) for path, answer in _ANSWERS.items()
+    )
     return app
 
 
@@ -173,9 +154,11 @@ async def _serve(observer: Observer, host: str, port: int, on_start: Callable[[i
 _Answer = Callable[[Overview, web.Request, Observer], web.Response]
 
 
-async def _answered(observed: _Observed, answer: _Answer, request: web.Request) -> web.Response:
+async def _answered(
+    overview: Recent[Overview], observer: Observer, answer: _Answer, request: web.Request
+) -> web.Response:
     """Look and answer in a thread, for both read files."""
-    return await asyncio.to_thread(lambda: answer(observed.now(), request, observed.observer))
+    return await asyncio.to_thread(lambda: answer(overview.now(), request, observer))
 
 
 class _MissingError(Exception):

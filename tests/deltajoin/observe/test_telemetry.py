@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, Sum
 
 import deltajoin
-from deltajoin.observe import telemetry
+from deltajoin.observe import observer
 from deltajoin.observe.measures import METRICS, samples
 from deltajoin.observe.observer import Observer
 from tests.deltajoin.ui import shop
@@ -29,7 +29,7 @@ def values(metric: Metric) -> dict[Mapping[str, Any], float]:
 
 
 def test_the_sdk_collects_what_the_files_say_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(observer, "LOOK_EVERY_S", 0.0)
     catalog, _ = shop.make(tmp_path)
     reader = InMemoryMetricReader()
     instruments = deltajoin.export_metrics(catalog.warehouse, MeterProvider([reader]))
@@ -55,7 +55,7 @@ def test_the_sdk_collects_what_the_files_say_now(tmp_path: Path, monkeypatch: py
 
 
 def test_one_collection_looks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "_LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(observer, "LOOK_EVERY_S", 3600.0)
     catalog, _ = shop.make(tmp_path)
     looks = []
     look = Observer.look
@@ -72,7 +72,7 @@ def test_a_storage_that_does_not_answer_gives_no_values_and_a_warning(
     def fail(self: Observer, now_ms: int) -> None:
         raise StorageError("the storage must answer, got 503")
 
-    monkeypatch.setattr(telemetry, "_LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(observer, "LOOK_EVERY_S", 3600.0)
     monkeypatch.setattr(Observer, "look", fail)
     reader = InMemoryMetricReader()
     deltajoin.export_metrics(tmp_path, MeterProvider([reader]))
