@@ -207,9 +207,9 @@ def _indexes(table: Table, state: Snapshot) -> _Rows:
 
 
 def _has(table: Table, entry: FileEntry, wanted: tuple[object, ...]) -> bool:
-    """Whether a file has an index stored; of another one a lookup makes it in memory."""
+    """Whether a file has an index stored, or is small; of another one a lookup makes it in memory."""
     schema = table.published.definition_at(entry.definition).schema
-    return any(identity(index, schema) == wanted for index in schema.indexes)
+    return not entry.has_sidecar or any(identity(index, schema) == wanted for index in schema.indexes)
 
 
 def _log(table: Table, state: Snapshot) -> _Rows:

@@ -135,7 +135,7 @@ def test_an_error_is_json_for_programs(run: Run, fruit: Table) -> None:
 
 def test_a_damaged_table_has_its_own_exit_code(run: Run, fruit: Table) -> None:
     assert run("check", "fruit").exit_code == 0
-    next(Path(fruit.path).glob("bucket-0/*.index.arrow")).unlink()
+    next(Path(fruit.path).glob("bucket-0/*.arrow")).unlink()
     result = run("check", "fruit", "--json")
     assert result.exit_code == 3
     assert any(json.loads(line)["harm"] for line in result.stdout.splitlines())

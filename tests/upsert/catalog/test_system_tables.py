@@ -104,6 +104,7 @@ def test_snapshots_tags_and_consumers_are_what_can_be_read_and_who_holds_it(tabl
     assert not consumer["lapsed"]
 
 
+@pytest.mark.sidecars
 def test_index_is_stored_in_the_files_that_were_written_with_it(catalog: Catalog, table: Table) -> None:
     """Also after another index has got its name."""
     primary = ("PRIMARY KEY", ["id", "day"], True, 3, 3)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from upsert import failpoints
 from upsert.store import Table, paths
+from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.storage import storage_of
 
 KILLED = -signal.SIGKILL
@@ -19,15 +20,16 @@ def files_on_disk(table: Table) -> set[str]:
 
 def files_needed(table: Table) -> set[str]:
     needed = {paths.TABLE_FILE}
+    data: dict[str, FileEntry] = {}
     needed |= {paths.tag_file(tag.name) for tag in table.tags()}
     needed |= {paths.consumer_file(consumer.name) for consumer in table.consumers()}
     needed |= {paths.snapshot_file(info.id) for info in table.history()}
     for info in (*table.history(), *(tag.snapshot for tag in table.tags())):
         needed |= {ref.name for ref in (*info.manifests, *([info.delta] if info.delta else []))}
-        needed |= {entry.file for entry in table.published.live(info).values()}
+        data |= table.published.live(info)
     # of definitions none is ever deleted: a data file may be of any, and they are small
     needed |= {name for name in files_on_disk(table) if name.startswith(paths.DEFINITION_FOLDER)}
-    return needed | {paths.index_file(name) for name in needed if "bucket-" in name}
+    return needed | {*data} | {paths.index_file(name) for name, entry in data.items() if entry.has_sidecar}
 
 
 def assert_nothing_is_left_over(table: Table) -> None:

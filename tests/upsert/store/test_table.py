@@ -413,6 +413,7 @@ def read_all(path: str) -> None:
     opened.snapshot().lookup(["id"], pa.table({"id": [1]}))
 
 
+@pytest.mark.sidecars
 @pytest.mark.parametrize("kind", ["table", "snapshot", "manifest", "data", "index"])
 @pytest.mark.parametrize("damage", ["cut", "garbage"])
 def test_a_damaged_file_is_named(table: Table, kind: str, damage: str) -> None:
@@ -431,6 +432,7 @@ def test_damaged_files_can_be_deleted_whole_and_their_rows_are_not_counted(table
     assert (done.committed_rows, done.scan().num_rows) == (None, 0)
 
 
+@pytest.mark.sidecars
 @pytest.mark.parametrize("kind", ["manifest", "data", "index"])
 def test_a_missing_file_is_named(table: Table, kind: str) -> None:
     table.write(rows("+I 1 a"))

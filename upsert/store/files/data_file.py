@@ -1,4 +1,4 @@
-"""One immutable sorted file of a bucket and its sidecar, open for reading.
+"""One immutable sorted file of a bucket and its sidecar, if it has one, open for reading.
 
 By default a data file is a single uncompressed Arrow IPC batch, see docs/decisions/0002. Readers map it:
 opening costs a few pages, and a lookup touches only the pages of the rows that it returns. Files of the other
@@ -210,6 +210,9 @@ _DECODED = Kept[tuple[str, int, str], pa.Array](lambda: LRUCache(MAX_DECODED_BYT
 """Decoded columns by path, part and name; the least recently used ones go first."""
 
 
+_FEW_PROBES: Final = 4
+"""So many for each row of a small file are searched in its keys themselves."""
+
 MAX_OPEN_FILES: Final = 2048
 """Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
 
@@ -267,19 +270,7 @@ class DataFile:
                 found = f"{'a' if has_kinds else 'no'} column {KIND_COLUMN!r}"
                 raise _damaged(path, f"have {entry.deletes} deletions, as its manifest says", found)
             columns = Projection.of(stored.schema, layout, f"data file {path!r}")
-        # of an older definition a file may lack indexes, and have others
-        sidecar = _open_file(index_file(path), ARROW, None, entry.rows, None, entry.index_checksum)
-        if entry.definition == layout.version and not is_sidecar(layout, sidecar.schema):
-            found = ", ".join(f"{field.name} {field.type}" for field in sidecar.schema)
-            raise _damaged(
-                index_file(path), f"have columns {sidecar_columns(layout, entry.rows)}", found or "none"
-            )
-        try:
-            batch = sidecar.slice(sidecar.schema.names, 0, sidecar.rows)
-            indexes = read_indexes(layout, batch)
-            by_key = read_key_index(batch) if layout.is_searched_by_key else None
-        except (LookupError, TypeError, ValueError, pa.ArrowException) as cause:
-            raise _damaged(index_file(path), "have whole lookup indexes", cause) from cause
+        indexes, by_key = _read_sidecar(path, layout, entry) if entry.has_sidecar else ({}, None)
         for index in layout.indexes:
             if columns.converts(index.columns):
                 indexes.pop(index.name, None)
@@ -361,11 +352,13 @@ class DataFile:
         return pa.Table.from_batches([self.select(self.names)])
 
     def has_index(self, name: str) -> bool:
-        """Whether a lookup index is there; an older file lacks one that was added since."""
-        return name in self._indexes or (name == "pk" and self._by_key is not None)
+        """Whether a lookup index is there, or soon made; an older file lacks one that was added since."""
+        return (
+            not self.entry.has_sidecar or name in self._indexes or (name == "pk" and self._by_key is not None)
+        )
 
     def index(self, name: str) -> HashIndex:
-        """The sorted hashes and row numbers of a lookup index; built and kept where the sidecar lacks it."""
+        """The sorted hashes and row numbers of a lookup index; built and kept where no sidecar has it."""
         found = self._indexes.get(name)
         if found is None:
             columns = self._layout.lookup_index(name).columns
@@ -381,6 +374,9 @@ class DataFile:
 
     def keys_that_may_be_there(self, hashes: Hashes) -> Positions:
         """Positions of all keys of these hashes that the file has, and of few others; see ``may_hold``."""
+        is_made = self._by_key is not None or "pk" in self._indexes
+        if not is_made and self._layout.is_searched_by_key and len(hashes) <= _FEW_PROBES * self.rows:
+            return np.arange(len(hashes))  # they are searched sooner than the index is made
         return may_hold(self._by_key or self.index("pk"), hashes)
 
     def key_hashes(self, start: int = 0, stop: int | None = None) -> Hashes:
@@ -533,6 +529,24 @@ def _open_file(
     if columns.rows != rows:
         raise _damaged(path, f"have {rows} rows", columns.rows)
     return columns
+
+
+def _read_sidecar(
+    path: str, layout: Layout, entry: FileEntry
+) -> tuple[dict[str, HashIndex], KeyIndex | None]:
+    """The indexes beside a data file, and the short one of its key, if it has that."""
+    path = index_file(path)
+    # of an older definition a file may lack indexes, and have others
+    sidecar = _open_file(path, ARROW, None, entry.rows, None, entry.index_checksum)
+    if entry.definition == layout.version and not is_sidecar(layout, sidecar.schema):
+        found = ", ".join(f"{field.name} {field.type}" for field in sidecar.schema)
+        raise _damaged(path, f"have columns {sidecar_columns(layout, entry.rows)}", found or "none")
+    try:
+        batch = sidecar.slice(sidecar.schema.names, 0, sidecar.rows)
+        by_key = read_key_index(batch) if layout.is_searched_by_key else None
+        return read_indexes(layout, batch), by_key
+    except (LookupError, TypeError, ValueError, pa.ArrowException) as cause:
+        raise _damaged(path, "have whole lookup indexes", cause) from cause
 
 
 def check_bytes(path: str, checksum: int) -> None:

@@ -1,7 +1,8 @@
 """The sidecar of a data file: for each lookup index, the rows' hashes in order and where the rows are.
 
 One uncompressed Arrow IPC batch beside the data file, memory-mapped by readers: a search touches a few
-pages of the hash column, whatever the file's size. A hit is a candidate, whose real values are compared.
+pages of the hash column, whatever the file's size. A hit is a candidate, whose real values are compared. A
+small file has no sidecar: its indexes are made in memory, see docs/decisions/0141.
 
 Hashes are spread evenly, so the n rows of a file cut the range of hashes into n *slots* of about one row
 each. The index knows where each slot begins, and which eighths of it have rows at all: most keys that a file

@@ -30,7 +30,7 @@ from upsert.store.files.data_file import remove_data_files
 from upsert.store.files.formats import ARROW, format_called
 from upsert.store.files.formats.base import Compression, FileFormat
 from upsert.store.files.lookup_index import build_sidecar
-from upsert.store.metadata.file_entry import FileEntry, bounds
+from upsert.store.metadata.file_entry import NO_SIDECAR, FileEntry, bounds
 from upsert.store.paths import BucketId, data_file, index_file, resolve
 from upsert.store.rows.keys import key_of_row, lower_bound, upper_bound
 from upsert.store.rows.layout import KIND_COLUMN, Layout, with_ids
@@ -38,6 +38,9 @@ from upsert.store.rows.merge import SortedRows, halves, joined, weight
 from upsert.store.storage import storage_of
 from upsert.store.storage.local import sync_file
 from upsert.store.table_options import TARGET_BYTES
+
+SMALL_ROWS: Final = 4_096
+"""A file with fewer rows has no sidecar, see docs/decisions/0141: who searches it makes its indexes."""
 
 
 def write_data_file(
@@ -51,7 +54,7 @@ def write_data_file(
     level: int,
     base: int,
 ) -> FileEntry:
-    """Write one data file and its sidecar, durably, and say what is in it.
+    """Write one data file, durably, with a sidecar if it is not small, and say what is in it.
 
     After a crash there may be a file that no manifest names; cleaning removes it. ``sequence`` of the
     entry is 0: the committer sets it when it publishes the file. There is at least one row; rows ascend by
@@ -68,7 +71,7 @@ def write_data_file(
     with removed_if_failed(root, lambda: [name]):
         checksum, written = _write_file(path, format_, batch, replace(form.compression, plain=plain))
         reach("data.after-file")
-        index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, batch), Compression())
+        index_checksum = _write_sidecar(path, layout, batch) if batch.num_rows >= SMALL_ROWS else NO_SIDECAR
     storage_of(path).settle_with_next(os.path.dirname(path))
     reach("data.after-sidecar")
     low, high = bounds(layout, batch)
@@ -128,9 +131,7 @@ def write_sidecar_again(
     with removed_if_failed(root, lambda: [name]):
         storage.mapped(old, link)
         reach("data.after-file")
-        index_checksum, _ = _write_file(
-            index_file(path), ARROW, build_sidecar(layout, indexed), Compression()
-        )
+        index_checksum = _write_sidecar(path, layout, indexed)
     storage.settle_with_next(os.path.dirname(path))
     reach("data.after-sidecar")
     return replace(entry, file=name, base=base, definition=layout.version, index_checksum=index_checksum)
@@ -164,6 +165,12 @@ def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.Record
         return batch
     arrays = [*batch.columns, pa.array(kinds, pa.int8())]
     return pa.record_batch(arrays, schema=stored.append(pa.field(KIND_COLUMN, pa.int8())))
+
+
+def _write_sidecar(path: str, layout: Layout, rows: pa.RecordBatch) -> int:
+    """Write the sidecar of a data file durably; the checksum of its bytes."""
+    checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, rows), Compression())
+    return checksum
 
 
 def _write_file(

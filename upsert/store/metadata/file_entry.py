@@ -114,6 +114,9 @@ def bounds_of(array: pa.StructArray) -> list[StoredBounds]:
 
 Key = bytes
 
+NO_SIDECAR: Final = 0
+"""In place of the checksum of a sidecar that is not there."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -135,7 +138,7 @@ class FileEntry:
         written_ms: when, in milliseconds since 1970, by the clock of the file system.
         memory: size of its rows in memory; 0 if it is not known.
         checksum: 64 bits of XXH3 of the file's bytes; 0 if it is not known.
-        index_checksum: that of its sidecar.
+        index_checksum: that of its sidecar; ``NO_SIDECAR`` if it has none.
     """
 
     file: str
@@ -165,6 +168,12 @@ class FileEntry:
             # the slot itself: no step of the interpreter for each of a hundred thousand values
             deque(map(getattr(cls, name).__set__, found, values), maxlen=0)
         return found
+
+    @property
+    def has_sidecar(self) -> bool:
+        """Whether its lookup indexes lie beside it; those of a small file are made by who searches it."""
+        # of an earlier release's file neither checksum is known
+        return self.index_checksum != NO_SIDECAR or not self.checksum
 
     @property
     def bucket_id(self) -> BucketId:

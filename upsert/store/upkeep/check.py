@@ -146,9 +146,9 @@ def data_file_is_whole(state: DiskState) -> Iterator[Finding]:
 
 
 def index_file_is_there(state: DiskState) -> Iterator[Finding]:
-    """Every live file has its lookup indexes beside it."""
+    """Every live file has its lookup indexes beside it, if its manifest says so."""
     for entry in state.entries:
-        if not state.size_of(name := paths.index_file(entry.file)):
+        if entry.has_sidecar and not state.size_of(name := paths.index_file(entry.file)):
             yield Finding(name, "the lookup indexes are missing")
 
 
@@ -459,7 +459,8 @@ def bytes_have_their_checksum(state: DiskState) -> Iterator[Finding]:
     forget_open_files()
     for entry in state.entries:
         index = paths.index_file(entry.file)
-        for name, stated in ((entry.file, entry.checksum), (index, entry.index_checksum)):
+        files = [(entry.file, entry.checksum), (index, entry.index_checksum)][: 1 + entry.has_sidecar]
+        for name, stated in files:
             try:
                 check_bytes(paths.resolve(state.history.root, name), stated)
             except FileNotFoundError:

@@ -48,13 +48,15 @@ def lacks_index(old: Definition, new: Definition) -> bool:
 def lacking(history: History, files: FileSet, definition: Definition) -> list[CompactionJob]:
     """One job for each file that lacks an index, the smallest first."""
     old = _old_versions(history, files, definition)
-    jobs = [_job(entry, definition) for entry in files.entries if entry.definition in old]
+    jobs = [
+        _job(entry, definition) for entry in files.entries if entry.has_sidecar and entry.definition in old
+    ]
     return sorted(jobs, key=lambda job: job.rows)
 
 
 def _old_versions(history: History, files: FileSet, definition: Definition) -> set[int]:
-    """Versions of the definition under which files were written that lack an index."""
-    versions = {entry.definition for entry in files.entries}
+    """Versions of the definition under which files were written whose sidecars lack an index."""
+    versions = {entry.definition for entry in files.entries if entry.has_sidecar}
     return {version for version in versions if lacks_index(history.definition_at(version), definition)}
 
 
@@ -73,7 +75,8 @@ def is_needed(history: History, head: SnapshotInfo, added: Sequence[FileEntry] =
     if not definition.schema.indexes:
         return False
     if history.indexed == definition.version:
-        return any(lacks_index(history.definition_at(entry.definition), definition) for entry in added)
+        written = {entry.definition for entry in added if entry.has_sidecar}
+        return any(lacks_index(history.definition_at(version), definition) for version in written)
     if _old_versions(history, history.files(head), definition):
         return True
     history.indexed = definition.version

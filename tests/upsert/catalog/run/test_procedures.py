@@ -227,7 +227,7 @@ def test_consumer_is_deleted_and_damage_is_found(catalog: Catalog, table: Table)
     assert [one["was_held"] for (one,) in deleted] == [True, False]
     assert table.consumers() == ()
     assert called(catalog, "check('shop.stock', deep => TRUE)") == []
-    next(Path(table.path).glob("bucket-*/*.index.arrow")).unlink()
+    next(Path(table.path).glob("bucket-*/*.arrow")).unlink()
     found = called(catalog, "check('shop.stock')")
     assert found
     assert all(one["is_harmful"] for one in found)

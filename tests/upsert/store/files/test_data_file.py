@@ -28,6 +28,8 @@ from upsert.store.rows.layout import Layout
 from upsert.store.storage.local import LocalStorage, synced_together
 from upsert.store.version import MAX_HASH
 
+pytestmark = pytest.mark.sidecars
+
 LAYOUT = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a"]).index("b"))
 ROWS = pa.table({"a": [1, 2, 3], "b": ["x", None, "y"]})
 
@@ -55,6 +57,30 @@ def test_file_without_deletions_has_no_kinds(tmp_path):
     entry = write(tmp_path, [0, 0, 0])
     assert DataFile.open(tmp_path, LAYOUT, entry).kinds is None
     assert entry.deletes == 0
+
+
+def test_a_small_file_has_no_sidecar_and_the_indexes_of_one_that_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "SMALL_ROWS", 300)
+    rows = pa.table({"a": range(300), "b": [f"t{row % 7}" for row in range(300)]})
+    for kept, has_sidecar in ((rows, True), (rows.slice(1), False)):
+        entry = write_data_file(tmp_path, LAYOUT, kept, None, bucket_id=((), 0), level=0, base=4)
+        assert (entry.has_sidecar, (tmp_path / index_file(entry.file)).exists()) == (has_sidecar, has_sidecar)
+        file = DataFile.open(tmp_path, LAYOUT, entry)
+        assert all(file.has_index(index.name) for index in LAYOUT.indexes)
+        keys = hash_columns([kept.column("a").combine_chunks()])
+        assert len(file.keys_that_may_be_there(keys)) == len(kept)
+        assert file.key_hashes().tolist() == sorted(keys.tolist())
+        middle = int(np.median(keys))
+        assert file.rows_of_hashes(0, middle).tolist() == np.flatnonzero(keys <= middle).tolist()
+        found = search(file.index("index_2"), hash_columns([pa.array(["t3", "none"])]))
+        expected = [row for row, text in enumerate(kept.column("b").to_pylist()) if text == "t3"]
+        assert (set(found.probes.tolist()), sorted(found.rows.tolist())) == ({0}, expected)
+
+
+def test_a_file_of_an_earlier_release_has_a_sidecar_without_a_known_checksum(tmp_path: Path) -> None:
+    assert replace(write(tmp_path), checksum=0, index_checksum=0).has_sidecar
 
 
 def test_columns_are_views_of_the_mapped_file(tmp_path):

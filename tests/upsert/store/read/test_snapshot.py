@@ -294,6 +294,7 @@ def test_count_of_other_rows_may_be_below_zero_where_their_files_are_skipped(tmp
     assert found.to_pylist() == [{"x": 5, "v": 9}]
 
 
+@pytest.mark.sidecars
 def test_index_that_files_lack_is_not_built_for_a_filter(tmp_path: Path):
     plain = TableSchema.of({"k": pa.int32(), "x": pa.int32()}, primary_key=["k"])
     table = Table.create(tmp_path / "t", plain, {"write-only": "true"})

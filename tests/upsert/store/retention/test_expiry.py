@@ -150,6 +150,7 @@ def test_clean_takes_old_leftovers_and_nothing_else(table: Table) -> None:
     assert value_at(table, 5) == [5]
 
 
+@pytest.mark.sidecars
 @pytest.mark.parametrize("folder", ["stages", "materialized"])
 def test_clean_goes_into_the_hidden_tables_of_a_table(table: Table, folder: str) -> None:
     """Nothing else can be told of them: no list has them, and their queries die between two commits, too."""

@@ -112,6 +112,7 @@ def test_large_run_is_cut_into_files_that_follow_each_other(tmp_path: Path) -> N
     assert write_run(tmp_path, LAYOUT, [SortedRows(rows.slice(0, 0), None)], **where) == []
 
 
+@pytest.mark.sidecars
 def test_small_pieces_share_a_file_and_are_written_before_the_next_is_asked_for(tmp_path: Path) -> None:
     where: dict[str, Any] = {"bucket_id": ((), 0), "level": 1, "base": 0}
     asked: list[int] = []

@@ -225,6 +225,7 @@ DAMAGES: list[tuple[str, Callable[[Table], None]]] = [
 ]
 
 
+@pytest.mark.sidecars
 @pytest.mark.parametrize(("rule", "damage"), DAMAGES)
 def test_a_damage_is_named_by_its_rule(table: Table, rule: str, damage: Callable[[Table], None]) -> None:
     damage(table)
@@ -279,6 +280,7 @@ def buckets_exchanged(table: Table) -> None:
     rewrite_last_delta(table, lambda entries: [{**entry, "bucket": 1 - entry["bucket"]} for entry in entries])
 
 
+@pytest.mark.sidecars
 @pytest.mark.parametrize(
     ("rule", "damage"),
     [

@@ -24,10 +24,12 @@ from upsert.store.alterations import (
     RenameColumn,
     WidenColumn,
 )
-from upsert.store.files import data_file
+from upsert.store.files import data_file, writing
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.upkeep import background, compaction, index_building
 from upsert.store.upkeep.background import compaction_lock
+
+pytestmark = pytest.mark.sidecars
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "a": pa.int32(), "b": pa.string()}, primary_key=["id"])
 QUIET = {"write-only": "true", "bucket": "2"}
@@ -118,6 +120,21 @@ def test_existing_files_get_the_index_and_lookups_build_none(table: Table) -> No
     table.expire(keep=1)
     assert found(table, a=2) == expected(a=2)
     assert_nothing_is_left_over(table)
+
+
+def test_small_files_need_no_stored_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who searches them makes it; a large file beside them gets it."""
+    monkeypatch.setattr(writing, "SMALL_ROWS", 100)
+    table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true"})
+    table.write(rows(*range(150)))
+    table.write(rows(*range(200, 210)))
+    before = {entry.rows: entry.file for entry in table.snapshot().files.entries}
+    table.alter(BY_A)
+    build(table)
+    after = {entry.rows: entry.file for entry in table.snapshot().files.entries}
+    assert (before[10] == after[10], before[150] == after[150]) == (True, False)
+    assert stored(table) == (2, 2)
+    assert table.snapshot().lookup(["a"], pa.table({"a": pa.array([1], pa.int32())})).num_rows == 32
 
 
 def test_small_table_has_the_index_when_the_statement_ends(tmp_path: Path) -> None:
