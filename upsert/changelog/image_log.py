@@ -295,7 +295,7 @@ class ImageLog:
         rules = Rules(schema.primary_key, (), tuple(order_by))
         images = TableSchema.of(rules.image_schema(plain.arrow), primary_key=schema.primary_key)
         if version:
-            images = replace(images, comment=_version_text(version))
+            images = replace(images, comment=f"{_VERSION}{version}")
         options = {
             # a commit may expire no state that a replay starts from
             "snapshot.num-retained.min": str(keep + 1),
@@ -458,10 +458,6 @@ class ImageLog:
 
 
 _VERSION: Final = "columns of version "
-
-
-def _version_text(version: int) -> str:
-    return f"{_VERSION}{version}"
 
 
 def _version_of(table: Table) -> int:

@@ -117,12 +117,9 @@ def counted_at_end() -> Iterator[list[_Added]]:
 
 def figures_of(progress: Mapping[str, Any]) -> dict[str, int]:
     """The figures of the micro-batch that an event of Spark's progress, in its JSON form, tells of."""
-    if _own is None or not any(map(_has_moved, progress.get("sources") or ())):
+    sources = progress.get("sources") or ()
+    if _own is None or all(one.get("startOffset") == one.get("endOffset") for one in sources):
         return {}  # an idle query tells the number of the micro-batch that comes next
     with _LOCK:
         found = _own[1].value.get((str(progress.get("id")), int(progress.get("batchId", -1))))
         return {} if found is None else dict(found.figures)
-
-
-def _has_moved(source: Mapping[str, Any]) -> bool:
-    return bool(source.get("startOffset") != source.get("endOffset"))

@@ -21,7 +21,7 @@ from upsert import types
 from upsert.conditions.evaluate import DIGITS, type_of
 from upsert.conditions.expressions import Call, Cast, Condition, Const, Field, Ref
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.schema import Check, Column, Length, TableSchema, plainly
+from upsert.schema import Check, Column, TableSchema, plainly
 from upsert.sql.columns import WrittenCheck
 from upsert.sql.dialect import expression_tree, too_deep
 from upsert.sql.forms import check_condition, check_numbers
@@ -446,9 +446,5 @@ def check_default(column: Column, subject: str) -> None:
         if column.type == types.TIMESTAMP and isinstance(found.value, str):
             return  # in the zone of the session
         raise SchemaError(f"{of} must be a value of {column.sql_type}; write one") from None
-    if (length := column.length) is not None and _is_too_long(value, length):
+    if (length := column.length) is not None and value[length.characters :].strip(" "):
         raise SchemaError(f"{of} must fit into {length}; write a shorter text")
-
-
-def _is_too_long(text: str, length: Length) -> bool:
-    return bool(text[length.characters :].strip(" "))

@@ -33,7 +33,7 @@ from upsert.errors import SchemaError
 from upsert.sql import statements as s
 from upsert.sql.dialect import END, START, WORD, Edit, expression_tree, position
 from upsert.sql.query import QueryText
-from upsert.sql.tokens import Cursor, blanked, names, table_name, white, without_hints
+from upsert.sql.tokens import Cursor, blanked, dotted, names, table_name, white, without_hints
 from upsert.types import quoted
 
 _CONSTANTS: Final = frozenset(
@@ -313,14 +313,11 @@ class _Merge:
 
     def _set_column(self) -> str:
         """Read the column of an assignment, which may have the target's name before it."""
-        cursor = self._cursor
-        refusal = cursor.refusal(f"expected the name of a column of {self._target!r}")
-        parts = [cursor.name("the name of a column")]
-        while cursor.skip("."):
-            parts.append(cursor.name("the name of a column"))
-        if len(parts) > 1 and not self._is_target(".".join(parts[:-1]).lower()):
+        refusal = self._cursor.refusal(f"expected the name of a column of {self._target!r}")
+        *before, column = dotted(self._cursor, "the name of a column")
+        if before and not self._is_target(".".join(before).lower()):
             raise refusal
-        return parts[-1]
+        return column
 
     def _before(self, word: str) -> Callable[[], bool]:
         """What is asked at each word outside of brackets: whether ``word`` is next, and not one of CASE."""

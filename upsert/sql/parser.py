@@ -39,6 +39,7 @@ from upsert.sql.table_statements import (
 from upsert.sql.tokens import (
     Cursor,
     blanked,
+    dotted,
     head_of_set,
     literal,
     names,
@@ -192,12 +193,10 @@ def _ends_value(cursor: Cursor) -> bool:
 def _set_column(cursor: Cursor, table: str) -> str:
     """The column that gets a value, which may have the table's name or alias before it."""
     refusal = cursor.refusal("expected a column; a field of a struct gets a value with the whole struct")
-    parts = [cursor.name("the name of a column")]
-    while cursor.skip("."):
-        parts.append(cursor.name("the name of a column"))
-    if parts[1:] and not f".{table}".lower().endswith("." + ".".join(parts[:-1]).lower()):
+    *before, column = dotted(cursor, "the name of a column")
+    if before and not f".{table}".lower().endswith("." + ".".join(before).lower()):
         raise refusal
-    return parts[-1]
+    return column
 
 
 def _query_of_rows(cursor: Cursor, edits: list[Edit], named: int) -> QueryText:
@@ -460,14 +459,6 @@ def _show_procedures(cursor: Cursor) -> s.ShowProcedures:
 _TEMPORARY: Final = ("TEMPORARY", "TEMP")
 
 
-def _drop_temporary_view(name: str, if_exists: bool) -> s.DropPlainView:
-    return s.DropPlainView(name, if_exists, must_be_temporary=True)
-
-
-def _drop_temporary_table(name: str, if_exists: bool) -> s.DropTable:
-    return s.DropTable(name, if_exists, must_be_temporary=True)
-
-
 def _stop_job(cursor: Cursor) -> s.StopJob:
     id = cursor.string("the id of a job in quotes, see SHOW JOBS")
     if cursor.ahead("WITH"):
@@ -495,7 +486,10 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
         for word in _TEMPORARY
     },
     ("DROP", "VIEW"): _drop(s.DropPlainView, table_name),
-    **{("DROP", word, "VIEW"): _drop(_drop_temporary_view, table_name) for word in _TEMPORARY},
+    **{
+        ("DROP", word, "VIEW"): _drop(partial(s.DropPlainView, must_be_temporary=True), table_name)
+        for word in _TEMPORARY
+    },
     ("SHOW", "VIEWS"): lambda cursor: s.ShowPlainViews(*_shown_of(cursor)),
     ("SHOW", "CREATE", "VIEW"): lambda cursor: s.ShowCreateTable(table_name(cursor), must_be_view=True),
     ("CREATE", "CATALOG"): _create_catalog,
@@ -506,7 +500,10 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
         ("CREATE", word, "TABLE"): lambda cursor: s.CreateTemporaryTable(create_table(cursor))
         for word in _TEMPORARY
     },
-    **{("DROP", word, "TABLE"): _drop(_drop_temporary_table, table_name) for word in _TEMPORARY},
+    **{
+        ("DROP", word, "TABLE"): _drop(partial(s.DropTable, must_be_temporary=True), table_name)
+        for word in _TEMPORARY
+    },
     ("DROP", "TABLE"): _drop(s.DropTable, table_name),
     ("ALTER", "TABLE"): alter_table,
     ("USE",): _use,

@@ -36,7 +36,7 @@ from upsert.sql.columns import Elements, read_check, read_default
 from upsert.sql.declared import MERGED_ONCE, Declared, Like, Merging
 from upsert.sql.query import QueryText, query_at
 from upsert.sql.statements import Statement
-from upsert.sql.tokens import Cursor, names, options, partition, table_name
+from upsert.sql.tokens import Cursor, dotted, names, options, partition, table_name
 from upsert.sql.types import read_column_type, read_type
 from upsert.store import alterations
 from upsert.store.alterations import Alteration
@@ -316,16 +316,8 @@ def _add(cursor: Cursor) -> list[Alteration]:
     return cursor.listed(lambda: _added(cursor)) if cursor.ahead("(") else [_added(cursor)]
 
 
-def _path(cursor: Cursor) -> tuple[str, ...]:
-    """``a.b``: a column, what lies between, and a field of a struct; a column alone has no dot."""
-    path = [cursor.name("the name of a column")]
-    while cursor.skip("."):
-        path.append(cursor.name("the name of a field"))
-    return tuple(path)
-
-
 def _added_field(cursor: Cursor) -> Alteration:
-    found = alterations.AddField(_path(cursor), read_type(cursor))
+    found = alterations.AddField(dotted(cursor), read_type(cursor))
     if cursor.ahead("NOT", "NULL") or cursor.ahead("DEFAULT"):
         raise cursor.refusal("existing rows have NULL in a field that is added; leave it out")
     if cursor.ahead("COMMENT") or cursor.ahead("FIRST") or cursor.ahead("AFTER"):
@@ -367,7 +359,7 @@ def _after(cursor: Cursor) -> str | None:
 
 def _drop(cursor: Cursor) -> list[Alteration]:
     def column() -> Alteration:
-        path = _path(cursor)
+        path = dotted(cursor)
         return alterations.DropField(path) if path[1:] else alterations.DropColumn(path[0])
 
     return cursor.listed(column) if cursor.ahead("(") else [column()]
@@ -379,14 +371,14 @@ def _drop_constraint(cursor: Cursor) -> list[Alteration]:
 
 
 def _rename(cursor: Cursor) -> list[Alteration]:
-    path = _path(cursor)
+    path = dotted(cursor)
     cursor.expect("TO")
     new = cursor.name("the new name")
     return [alterations.RenameField(path, new) if path[1:] else alterations.RenameColumn(path[0], new)]
 
 
 def _alter(cursor: Cursor) -> list[Alteration]:
-    name, *between = path = _path(cursor)
+    name, *between = path = dotted(cursor)
     if between:
         if not cursor.skip("TYPE"):
             raise cursor.refusal("expected TYPE: a part of a column has no comment and no DEFAULT")
@@ -408,7 +400,7 @@ def _alter(cursor: Cursor) -> list[Alteration]:
 
 
 def _modify(cursor: Cursor) -> list[Alteration]:
-    name, *between = path = _path(cursor)
+    name, *between = path = dotted(cursor)
     if between:
         return [alterations.WidenPart(path, read_type(cursor))]
     found: list[Alteration] = [alterations.WidenColumn(name, *read_column_type(cursor))]

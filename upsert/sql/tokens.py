@@ -388,6 +388,18 @@ def literal(cursor: Cursor) -> Any:
     return int(number) if text.isdigit() and -(1 << 63) <= number < 1 << 63 else number
 
 
+def dotted(cursor: Cursor, further: str = "the name of a field") -> tuple[str, ...]:
+    """Read the name of a column, and names behind dots; ``further`` says what these are.
+
+    >>> dotted(Cursor("address.city = 'Berlin'", "UPDATE"))
+    ('address', 'city')
+    """
+    parts = [cursor.name("the name of a column")]
+    while cursor.skip("."):
+        parts.append(cursor.name(further))
+    return tuple(parts)
+
+
 def table_name(cursor: Cursor) -> str:
     """Read ``[[catalog.]database.]name``; the parts are joined by dots, which none of them has."""
     parts = [_part_of_name(cursor, "the name of a table")]
