@@ -487,6 +487,18 @@ class History:
             return self._once(self._infos, id, partial(parsed, found, self._path(id), self.uuid, id))
         return None if found is None else parsed(found, self._path(id), self.uuid, id)
 
+    def contents(self, ids: Sequence[int]) -> Iterator[SnapshotInfo | None]:
+        """``content`` of each; many are read together."""
+        for at in range(0, len(ids), _IDS_TOGETHER):
+            some = ids[at : at + _IDS_TOGETHER]
+            try:
+                read = read_each(self._storage, [self._path(id) for id in some])
+            except FileNotFoundError:
+                yield from map(self.content, some)
+            else:
+                for id, found in zip(some, read, strict=True):
+                    yield parsed(found, self._path(id), self.uuid, id)
+
     def _path(self, id: int) -> str:
         return _path_of(self.root, id)
 
@@ -530,19 +542,29 @@ class History:
 
     def deltas(self, infos: Sequence[SnapshotInfo]) -> list[Manifest]:
         """``delta`` of each, read together."""
-        refs = [info.delta for info in infos if info.delta is not None]
         try:
-            found = dict(zip(refs, self._manifests_of(refs), strict=True))
+            return self._deltas_there(infos)
         except FileNotFoundError:
             return [self.delta(info) for info in infos]  # says of which snapshot, and why
-        return [Manifest((), ()) if info.delta is None else found[info.delta] for info in infos]
 
-    def delta_left(self, info: SnapshotInfo) -> Manifest:
-        """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
+    def deltas_left(self, infos: Sequence[SnapshotInfo]) -> Iterator[Manifest]:
+        """``delta`` of snapshots that may have expired, many read together; nothing where it is gone."""
+        for at in range(0, len(infos), _IDS_TOGETHER):
+            some = infos[at : at + _IDS_TOGETHER]
+            try:
+                yield from self._deltas_there(some)
+            except FileNotFoundError:
+                yield from map(self._delta_left, some)
+
+    def _delta_left(self, info: SnapshotInfo) -> Manifest:
         with suppress(FileNotFoundError):
-            if info.delta is not None:
-                return self.manifest(info.delta)
+            return self._deltas_there([info])[0]
         return Manifest((), ())
+
+    def _deltas_there(self, infos: Sequence[SnapshotInfo]) -> list[Manifest]:
+        refs = [info.delta for info in infos if info.delta is not None]
+        found = dict(zip(refs, self._manifests_of(refs), strict=True))
+        return [Manifest((), ()) if info.delta is None else found[info.delta] for info in infos]
 
     def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
         """Live files of a snapshot by name."""

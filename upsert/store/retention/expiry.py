@@ -185,8 +185,7 @@ def _lineage(history: History, expired: Sequence[int], head: SnapshotInfo) -> li
     live.
     """
     found = [history.info(head.oldest, head)]
-    for number in reversed(expired):
-        info = history.content(number)
+    for info in history.contents([*reversed(expired)]):
         if info is None or info.uuid != found[-1].parent:
             break
         found.append(info)
@@ -200,8 +199,8 @@ def _waste(history: History, lineage: Sequence[SnapshotInfo]) -> tuple[set[str],
     kept = {ref.name for info in (earliest, *(tag.snapshot for tag in tags)) for ref in refs_of(info)}
     manifests = {ref.name for info in expired for ref in refs_of(info)} - kept
     removed: dict[str, int] = {}
-    for info in reversed(lineage):
-        delta = history.delta_left(info)
+    ascending = [*reversed(lineage)]
+    for info, delta in zip(ascending, history.deltas_left(ascending), strict=True):
         removed |= {entry.file: info.id for entry in delta.removed}
         for entry in delta.added:  # it only went to another level
             removed.pop(entry.file, None)
