@@ -40,7 +40,7 @@ from upsert.store.rows.fold import fold
 from upsert.store.rows.layout import Layout
 from upsert.store.table import Table
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
-from upsert.types import quoted
+from upsert.types import first_repeated, quoted
 
 HOWS: Final = ("inner", "left")
 
@@ -428,7 +428,7 @@ def _check_names(df: DataFrame, pairs: Pairs, selected: Sequence[str], what: str
             f"{', '.join(df.columns)}"
         )
     names = [*df.columns, *selected]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
+    if repeated := first_repeated(names):
         raise SchemaError(
             f"{what}: the result must have each column once, got {repeated!r} twice; rename it in the "
             "stream, or leave it out of select"

@@ -390,7 +390,7 @@ def _declared(
             f"{', '.join(f'{one} = {other}' for one, other in (*on, (time, valid_from)))}; cast them"
         )
     names = [*schemas[0].names, *selected]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
+    if repeated := types.first_repeated(names):
         raise SchemaError(f"{_OF}: the result must have each column once, got {repeated!r} twice; rename it")
     return join
 

@@ -347,9 +347,9 @@ class TableSchema(Jsonable):
             yield "a table needs at least one column"
         if not self.physical:
             yield "a table needs at least one column that is no METADATA column"
-        if repeated := _repeated(c.name for c in self.columns):
+        if repeated := types.first_repeated(c.name for c in self.columns):
             yield f"column {repeated!r} is declared twice"
-        if repeated := _repeated(str(c.id) for c in self.columns):
+        if repeated := types.first_repeated(str(c.id) for c in self.columns):
             yield f"columns must have different ids, got {repeated} twice"
         if negative := [c.id for c in self.columns if c.id < 0]:
             yield f"ids of columns must be at least 0, got {negative[0]}"
@@ -390,12 +390,12 @@ class TableSchema(Jsonable):
             if index.unique and not self.primary_key:
                 remedy = "declare one, or leave out UNIQUE"
                 yield f"{index} needs a PRIMARY KEY, by which rows are told apart; {remedy}"
-        if repeated := _repeated(index.name for index in self.indexes):
+        if repeated := types.first_repeated(index.name for index in self.indexes):
             yield f"index {repeated!r} is declared twice; name one of them: INDEX name (columns)"
 
     def _problems_of_computed(self) -> Iterator[str]:
         computed = tuple(c.name for c in self.computed)
-        if repeated := _repeated((*self.names, *computed)):
+        if repeated := types.first_repeated((*self.names, *computed)):
             yield f"column {repeated!r} is declared twice"
         for column in self.computed:
             if column.name == ROW_KIND_COLUMN:
@@ -409,7 +409,7 @@ class TableSchema(Jsonable):
                 yield f"WATERMARK: column {watermark.column!r} must be a TIMESTAMP, got {found}"
 
     def _problems_of_checks(self) -> Iterator[str]:
-        if repeated := _repeated(check.name.lower() for check in self.checks):
+        if repeated := types.first_repeated(check.name.lower() for check in self.checks):
             yield f"constraint {repeated!r} is declared twice; name one of them: CONSTRAINT name CHECK (…)"
         for check in self.checks:
             for name in check.columns:
@@ -428,7 +428,7 @@ class TableSchema(Jsonable):
                 raise SchemaError(f"{what}: column {name!r} must be of a scalar type, got {found}")
             if self.column(name).metadata is not None:
                 raise SchemaError(f"{what}: column {name!r} must be a physical column, got a METADATA column")
-        if repeated := _repeated(names):
+        if repeated := types.first_repeated(names):
             raise SchemaError(f"{what} names column {repeated!r} twice")
 
     @classmethod
@@ -569,12 +569,3 @@ class TableSchema(Jsonable):
             return super().from_json(value)
         except (KeyError, TypeError, SchemaError, ConfigurationError) as cause:
             raise CorruptTableError(f"the schema of the table cannot be read: {cause!r}") from cause
-
-
-def _repeated(names: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None

@@ -7,6 +7,7 @@ an array, map or struct.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -285,6 +286,11 @@ def sql_name(type_: pa.DataType) -> str:
     if pa.types.is_struct(type_):
         return f"STRUCT<{','.join(f'{field.name}: {sql_name(field.type)}' for field in type_)}>"
     return str(type_)
+
+
+def first_repeated(names: Iterable[str]) -> str | None:
+    """The first of the names that is there more than once; None if there is none."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def differ_in_case(names: Iterable[str]) -> tuple[str, str] | None:

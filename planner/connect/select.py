@@ -36,7 +36,7 @@ from upsert.sql.query import AsOf, AsOfKind, Reference, is_read
 from upsert.sql.tokens import without_comments
 from upsert.sql.volatile import of_the_moment
 from upsert.store.table import Table
-from upsert.types import quoted
+from upsert.types import first_repeated, quoted
 
 _FOUND: Final = (AsOfKind.PROCESSING, AsOfKind.ROW)
 """States of a table that are found for each row."""
@@ -291,8 +291,7 @@ class Select:
         return Source(number, alias, {name: Ref(number, name) for name in names}, stream, as_of=as_of)
 
     def _check_names(self, alias: str, names: Sequence[str]) -> None:
-        lower = [name.lower() for name in names]
-        if (twice := next((name for name in lower if lower.count(name) > 1), None)) is not None:
+        if (twice := first_repeated(name.lower() for name in names)) is not None:
             self.refuse(f"a query of {alias!r}, which has several columns {twice!r},", "name them by AS")
 
     def _inner(self, alias: str, parts: Sequence[Piece], place: int, number: int) -> Source:

@@ -23,7 +23,7 @@ from upsert.kafka.client.java_properties import translated
 from upsert.kafka.client.records import record_metadata
 from upsert.kafka.options import CONNECTOR_ALIASES, ONE_TASK, PLAIN, UPSERT, parse
 from upsert.schema import TableSchema
-from upsert.types import is_scalar
+from upsert.types import first_repeated, is_scalar
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class KafkaTable:
             raise SchemaError(
                 f"{self.name}: 'headers' and 'header-list' are ambiguous together; declare one column VIRTUAL"
             )
-        if repeated := next((name for name in written if written.count(name) > 1), None):
+        if repeated := first_repeated(written):
             raise SchemaError(
                 f"{self.name}: metadata {repeated!r} is ambiguous in two columns; declare one of them VIRTUAL"
             )

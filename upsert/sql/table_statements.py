@@ -40,6 +40,7 @@ from upsert.sql.tokens import Cursor, dotted, names, options, partition, table_n
 from upsert.sql.types import read_column_type, read_type
 from upsert.store import alterations
 from upsert.store.alterations import Alteration
+from upsert.types import first_repeated
 
 _MERGED: Final = ("GENERATED", "METADATA", "OPTIONS", "WATERMARKS")
 _DEFAULT: Final = {
@@ -155,7 +156,7 @@ def create_plain_view(
     name = table_name(cursor)
     cursor.subject = f"view {name!r}"
     columns = names(cursor) if cursor.ahead("(") else ()
-    if repeated := next((one for one in columns if columns.count(one) > 1), None):
+    if repeated := first_repeated(columns):
         raise SchemaError(f"{cursor.subject}: column {repeated!r} is named twice")
     comment = cursor.string("a comment in quotes") if cursor.skip("COMMENT") else None
     if not cursor.skip("AS"):

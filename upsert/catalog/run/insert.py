@@ -7,7 +7,6 @@ goes on.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -50,7 +49,7 @@ from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import specified
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
-from upsert.types import quoted
+from upsert.types import first_repeated, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,16 +154,12 @@ def with_own_names(context: Context, statement: s.Insert, session: SparkSession 
         return statement
     schema = context.schema(statement.name)
     fixed, dynamic, columns = (own_names(names, schema, session) for names in given)
-    if repeated := _repeated((*fixed, *dynamic)):
+    if repeated := first_repeated((*fixed, *dynamic)):
         raise SchemaError(f"{_what(statement)}: PARTITION names column {repeated!r} twice")
-    if repeated := _repeated(columns):
+    if repeated := first_repeated(columns):
         raise SchemaError(f"{_what(statement)}: column {repeated!r} is named twice")
     values = dict(zip(fixed, statement.partition.values(), strict=True))
     return replace(statement, columns=columns or None, partition=values, dynamic=dynamic)
-
-
-def _repeated(names: Sequence[str]) -> str | None:
-    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def _merges_schema(statement: s.Insert) -> bool:
@@ -205,7 +200,7 @@ def insert_all(
         writes = [insert(context, one, spark) for one in statement.inserts]
         return lambda: _written(what, whats, writes)
     sinks = [context.databases.resolve(one.name).qualified for one in statement.inserts]
-    if twice := next((name for name in sinks if sinks.count(name) > 1), None):
+    if twice := first_repeated(sinks):
         raise ConfigurationError(
             f"{what}: each table must get one stream, got several for {twice!r}, which would share a "
             "checkpoint; write one INSERT with UNION ALL"

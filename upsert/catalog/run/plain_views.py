@@ -32,6 +32,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.sql import statements as s
 from upsert.sql.show_create import declared_names, view_was_there
+from upsert.types import first_repeated
 from upsert.views.view import SeenTable, ViewText
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _planned(
             f"{subject}: column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; name the "
             "columns after the view"
         )
-    if repeated := next((one for one in columns if columns.count(one) > 1), None):
+    if repeated := first_repeated(columns):
         raise SchemaError(
             f"{subject}: its query gives two columns {repeated!r}; name the columns after the view"
         )

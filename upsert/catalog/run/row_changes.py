@@ -42,7 +42,7 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.predicate import Where
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.partitions import partition_name, specified
-from upsert.types import quoted
+from upsert.types import first_repeated, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -160,7 +160,7 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
 
 def check_once(columns: Sequence[str], subject: str) -> None:
     """Refuse a column that gets two values."""
-    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+    if repeated := first_repeated(columns):
         raise SchemaError(f"{subject}: column {repeated!r} gets two values; give one")
 
 
