@@ -354,13 +354,13 @@ class JoiningReader(_JoinStepReader):
     def takes_all(self, tables: JoinedTables, old: Versions) -> bool:
         """The first step of all, unless it is to be cut: memory is bounded by its slices."""
         is_first = all(version == Version.EMPTY for version in old)
-        return is_first and self._options.first_load != "micro-batches" and root_of(tables) is not None
+        return is_first and self._options.first_load != "micro-batches" and has_root(tables)
 
     def partitions(self, start: Offset, end: Offset) -> list[ShardOfStep]:
         """One for each slice of the root in the first load, else as many as the changes are worth."""
         tables = self.opened()
         step = self.step(tables, start, end)
-        root = root_of(tables) if step.is_first else None
+        root = root_of(tables, step.new) if step.is_first else None
         if root is not None:
             return slices(step, tables, root, self._slice_rows, self.readable_bytes)
         shards = self._tasks(tables, step)
@@ -382,7 +382,7 @@ class JoiningReader(_JoinStepReader):
             return None
         tables = self.opened()
         step = self.step(tables, start, end)
-        tasks = 1 if step.is_first and root_of(tables) is not None else self._tasks(tables, step)
+        tasks = 1 if step.is_first and has_root(tables) else self._tasks(tables, step)
         if tasks < 2 or not tables.cost(step, tasks).is_shuffled:
             return None
         spec = replace(self._spec, shards=tasks)
@@ -416,10 +416,16 @@ class JoiningReader(_JoinStepReader):
         add(self._options.counter, figures)
 
 
-def root_of(tables: JoinedTables) -> int | None:
+def has_root(tables: JoinedTables) -> bool:
+    """Whether a first load can be cut: some table is in every output row."""
+    return bool(roots(tables.spec.tree))
+
+
+def root_of(tables: JoinedTables, versions: Versions) -> int | None:
     """The table that drives a first load: of those in every output row the one with most rows."""
     found = sorted(roots(tables.spec.tree))
-    return max(found, key=lambda table: tables.tables[table].snapshot().row_count, default=None)
+    ends = {table: tables.tables[table].snapshot(versions[table].target) for table in found}
+    return max(found, key=lambda table: ends[table].row_count, default=None)
 
 
 def slices(

@@ -17,6 +17,9 @@ from tests.deltajoin.spark.steps import Steps, sides_of, with_sides
 from tests.helpers import changelog
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, UntrackedChangesError
 from upsert.schema import TableSchema
+from upsert.store.files.data_file import DataFile
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.read.steps import step_size
 from upsert.store.rows.hashing import hash_columns
 from upsert.store.table import Table
@@ -108,6 +111,27 @@ def test_available_now_reads_no_further_than_what_was_there(spec: DeltaJoinSpec)
     products.write(changelog(products.schema.arrow, "+I 8 plum"))
     assert steps.run() == {(1, 7, 7, "apple"): 1}
     assert Steps(spec).run() == {(1, 7, 7, "apple"): 1, (2, 8, 8, "plum"): 1}
+
+
+def test_a_first_load_reads_on_where_each_look_finds_that_more_has_expired(
+    spec: DeltaJoinSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds what it reads, and looks at nothing before."""
+    orders, own, looks = Table.open(spec.tables[0].path), Snapshot.open, list[FileEntry]()
+    rows = changelog(orders.schema.arrow, "+I 1 7 a", "+I 2 8 b", "+I 3 NULL c")
+    orders.write(rows)  # how many rows there are is only known from files, by their keys
+
+    def late(snapshot: Snapshot, entry: FileEntry) -> DataFile:
+        if len(looks) < 3:
+            looks.append(entry)
+            orders.write(rows)
+            orders.compact()
+            orders.expire(keep=1)
+        return own(snapshot, entry)
+
+    monkeypatch.setattr(Snapshot, "open", late)
+    assert Steps(spec).run() == {(1, 7, 7, "apple"): 1}
+    assert len(looks) == 3
 
 
 def test_compaction_is_not_seen(spec: DeltaJoinSpec) -> None:
