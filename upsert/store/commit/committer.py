@@ -388,7 +388,7 @@ class _Attempts:
                     self.turn.take()
                     done = self._first_in_turn()
                 self.turn.end()  # also that of a statement, which is committed
-        except CommitConflictError:
+        except (CommitConflictError, StaleWriterError):
             self.committer.delete_left(self.written)
             raise
         except _LostRaceError as last:

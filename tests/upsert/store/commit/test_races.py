@@ -398,6 +398,15 @@ def test_a_clean_up_between_check_and_link_is_noticed(table: Table) -> None:
     assert_nothing_is_left_over(table)
 
 
+def test_a_commit_that_loses_a_race_to_a_fence_leaves_no_manifest(table: Table) -> None:
+    table.write(rows(1))
+    rival = Rival(lambda: Committer(table.published).commit(lambda head: Change("clean", fence=head.id + 1)))
+    writer = in_environment(table, Environment(put_if_absent=rival.put_if_absent))
+    with pytest.raises(StaleWriterError):
+        writer.write(rows(2))
+    assert table.check() == ()
+
+
 def before_a_file_is_opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Another process does something when this one has looked which files are live, and opens the first."""
     acts, opened = [act], DataFile.open
