@@ -48,7 +48,7 @@ from upsert.store.alterations import SetComment, differences
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import conform
-from upsert.store.rows.keys import grouped_by, order_by
+from upsert.store.rows.keys import grouped_by, last_of_each, order_by
 from upsert.store.rows.layout import Layout
 from upsert.store.table import Table
 
@@ -219,7 +219,7 @@ def _check_not_newer(changed: pa.Table, ends: Sequence[pa.Table], rules: Rules) 
     order = order_by([pa.array(groups), *(together.column(name) for name in rules.orders)]).rows
     # of equal order the own row stands first: it must, and one of the others must follow
     group, is_own = groups[order], order < own.num_rows
-    is_last = np.append(group[1:] != group[:-1], True)[: len(order)]
+    is_last = last_of_each(group)
     if (is_own & is_last).any():
         row = own.select(rules.key).slice(int(order[is_own & is_last][0]), 1)
         raise MissingStateError(
@@ -405,10 +405,9 @@ class ImageLog:
         if position == self._beginning:
             return self._table.snapshot(0)
         published = self._table.published
-        head = published.latest()
         found: SnapshotInfo | None = None
         with suppress(SnapshotExpiredError):  # expired meanwhile, and with it whatever is older
-            states = (published.info(id, head) for id in range(head.id, max(head.oldest, 1) - 1, -1))
+            states = published.backwards(published.latest())
             found = next((info for info in states if self._reached(info) <= position), None)
         if found is not None and self._reached(found) == position:
             return self._table.snapshot(found.id)

@@ -234,17 +234,11 @@ def _text_with_constants(call: Call, args: list[pa.DataType]) -> pa.DataType:
 
 
 def _is_widening(of: pa.DataType, to: pa.DataType) -> bool:
-    if pa.types.is_integer(of):
-        if pa.types.is_integer(to):
-            return bool(of.bit_width <= to.bit_width)
-        if pa.types.is_decimal(to):
-            return bool(to.precision - to.scale >= _FEWEST_DIGITS[of.bit_width])
-        return bool(pa.types.is_floating(to))
-    if pa.types.is_decimal(of) and pa.types.is_decimal(to):
-        return bool(to.scale >= of.scale and to.precision - to.scale >= of.precision - of.scale)
-    if pa.types.is_date(of):
-        return bool(to == types.TIMESTAMP_NTZ)
-    return bool(pa.types.is_float32(of) and pa.types.is_float64(to))
+    if pa.types.is_integer(of) and pa.types.is_decimal(to):
+        return bool(to.precision - to.scale >= _FEWEST_DIGITS[of.bit_width])
+    is_fractional = pa.types.is_integer(of) and pa.types.is_floating(to)
+    is_midnight = pa.types.is_date(of) and to == types.TIMESTAMP_NTZ
+    return bool(is_fractional or is_midnight or types.widens(of, to))
 
 
 def _need(call: Call, args: Sequence[pa.DataType], is_met: bool, rule: str) -> None:

@@ -215,8 +215,7 @@ class HiddenTable:
         if head.writers.get(query, -1) > batch:
             raise self._diverged(f"those of micro-batch {head.writers[query]}", batch)
         try:
-            for id in range(head.id, max(head.oldest, 1) - 1, -1):
-                info = published.info(id, head)
+            for info in published.backwards(head):
                 if info.writers.get(query, -1) < batch:
                     return info
         except SnapshotExpiredError as cause:
