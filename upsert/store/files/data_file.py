@@ -362,7 +362,9 @@ class DataFile:
         found = self._indexes.get(name)
         if found is None:
             columns = self._layout.lookup_index(name).columns
-            found = self._indexes[name] = build_index(self.select(columns), columns)
+            whole = build_index(self.select(columns), columns)
+            # as in a sidecar: the whole hashes of the key cut steps
+            found = self._indexes[name] = whole if name == "pk" else whole.short()
         return found
 
     @property

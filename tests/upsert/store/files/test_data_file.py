@@ -74,6 +74,7 @@ def test_a_small_file_has_no_sidecar_and_the_indexes_of_one_that_has(
         assert file.key_hashes().tolist() == sorted(keys.tolist())
         middle = int(np.median(keys))
         assert file.rows_of_hashes(0, middle).tolist() == np.flatnonzero(keys <= middle).tolist()
+        assert file.index("index_2").hashes.dtype == np.uint32, "half as much memory as whole ones take"
         found = search(file.index("index_2"), hash_columns([pa.array(["t3", "none"])]))
         expected = [row for row, text in enumerate(kept.column("b").to_pylist()) if text == "t3"]
         assert (set(found.probes.tolist()), sorted(found.rows.tolist())) == ({0}, expected)
