@@ -290,6 +290,16 @@ def merged() -> Any:
 
 
 @step
+def merged_by_spark() -> Any:
+    sql("CREATE TABLE counted (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    sql("INSERT INTO counted VALUES (1, 5)")
+    done = sql("""MERGE INTO counted c USING (SELECT id, count(*) OVER () AS n FROM range(1, 3)) s
+                  ON c.id = s.id
+                  WHEN MATCHED THEN UPDATE SET n = s.n WHEN NOT MATCHED THEN INSERT *""")
+    return [done.affected_rows, sql("SELECT * FROM counted ORDER BY id").rows.to_pylist()]
+
+
+@step
 def viewed() -> Any:
     """A view before and after a refresh in another time zone, beside its query."""
     query = """SELECT product_id, count(*) AS n, string(timestamp_millis(min(id))) AS at

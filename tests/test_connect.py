@@ -174,6 +174,10 @@ def test_each_kind_of_join_in_a_stream_is_its_batch_query(every: dict[str, Any])
     assert all(rows for rows in batches.values())
 
 
+def test_rows_are_merged_by_spark_and_counted(found: dict[str, Any]) -> None:
+    assert found["merged_by_spark"] == [2, [{"id": 1, "n": 2}, {"id": 2, "n": 2}]]
+
+
 @pytest.mark.long
 def test_rows_are_merged(every: dict[str, Any]) -> None:
     amounts = {2: 0.0, 3: 9.0, 4: 500.5}

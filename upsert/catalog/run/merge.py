@@ -91,7 +91,7 @@ def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> R
         if (why := _violation(str(cause))) is None:
             raise
         raise ChangelogError(f"{subject}: {why}") from cause
-    if isinstance(counts, Observation):
+    if not isinstance(counts, Sequence):  # over Connect it is of another class
         counts = [counts.get[name] for name in _COUNTS.values()]
     updated, deleted, inserted = counts
     return Done(
