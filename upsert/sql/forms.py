@@ -238,8 +238,8 @@ class _Reader:
         """Read what may stand before an operand, and the operand, or the bracket that it begins with."""
         while self.is_whole and self._word() in ("NOT", "!"):
             self.at += 1
-        while self._word() in ("-", "+", "~"):
-            self.at += 1
+        while self._word() in ("-", "~") or (self._word() == "+" and self._is(TokenType.NUMBER, 1)):
+            self.at += 1  # a plus before a text makes a number of it, and sqlglot has no node for it
         if self._skip("("):
             self.is_whole = True
             self.open.append(_Open("("))

@@ -271,16 +271,20 @@ def literal_tree(value: object) -> exp.Expr | None:
     """A value as the literal that means the same to Spark and to the store; None where there is none.
 
     A float is a DOUBLE, its literal a DECIMAL; what a time without a zone means is Spark's matter.
+
+    >>> [literal_tree(value).sql() for value in (7, Decimal("7"), Decimal("-1E+3"))]
+    ['7', '7.', '-1000.']
     """
     match value:
         case None:
             return exp.Null()
         case bool():
             return exp.Boolean(this=value)
-        case int():
+        case int() if -1 << 63 <= value < 1 << 63:
             return exp.Literal.number(value)
         case Decimal() if value.is_finite():
-            literal = exp.Literal.number(format(value.copy_abs(), "f"))
+            text = format(value.copy_abs(), "f")
+            literal = exp.Literal.number(text if "." in text else f"{text}.")
             return exp.Neg(this=literal) if value < 0 else literal
         case str():
             return exp.Literal.string(value)
@@ -345,7 +349,7 @@ def _number(text: str, type_: pa.DataType) -> int | float | Decimal | None:
         return None
     if pa.types.is_decimal(type_):
         return number if _compares_exactly(text, type_) else None
-    whole = int(number) if text.isdigit() else None
+    whole = int(number) if text.removesuffix(".").isdigit() else None
     if pa.types.is_integer(type_):
         return whole if whole is not None and whole < 1 << 63 else None
     if type_ == pa.float32() and whole is not None and whole > _MOST_OF_FLOAT:

@@ -55,7 +55,7 @@ def test_values_are_bound_in_the_order_of_their_marks(
 def test_conditions_on_values_are_those_on_literals() -> None:
     """So files are left out, and the store deletes, as if the values had been written."""
     values = {"i": -3, "d": Decimal(f"-{'9' * 38}"), "s": "it's", "day": date(2020, 10, 1), "yes": True}
-    written = f"a = -3 AND b > -{'9' * 38} AND c = 'it''s' AND e < DATE '2020-10-01' AND f = TRUE"
+    written = f"a = -3 AND b > -{'9' * 38}. AND c = 'it''s' AND e < DATE '2020-10-01' AND f = TRUE"
     marked = "a = :i AND b > :d AND c = :s AND e < :day AND f = :yes"
     for head in ("SELECT * FROM t", "DELETE FROM t"):
         given: Any = bound(parse(f"{head} WHERE {marked}"), values)

@@ -67,7 +67,7 @@ def group_function(node: exp.Expr, columns: Columns) -> tuple[GroupFunction, str
     if is_distinct:
         args = node.this.expressions
     is_read = {part for part, given in node.args.items() if given} <= _READ
-    if not is_read or (is_distinct and (node.this.args.get("on") or node.expressions)):
+    if not is_read or None in args or (is_distinct and (node.this.args.get("on") or node.expressions)):
         raise NotPlainError
     if name == "count" and len(args) == 1 and not is_distinct and _is_each_row(args[0]):
         return GroupFunction("count"), "count(1)"
