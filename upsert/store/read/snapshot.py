@@ -250,7 +250,7 @@ class Snapshot:
         groups = self.files.within(split.bucket_id for split in splits).groups
         files = FileSet({split.bucket_id: split.runs(groups[split.bucket_id]) for split in splits})
         rows, size = (sum(map(attrgetter(of), files.entries)) for of in ("rows", "size"))
-        files = self._within_bounds(files, where)
+        files = FileSet(self._within_bounds(files.groups, where))
         if (left := self._rows_left(files, where, named.index)) is None or left * _ROWS_OF_KEY < rows:
             return None
         probe = prepare(self.layout, named.index.columns, named.values).distinct(named.index.columns)
@@ -270,13 +270,15 @@ class Snapshot:
         start, stop = split.between(rows.num_rows, lambda row: key_bytes(keys.slice(row, 1).columns))
         return ordered.slice(start, stop - start)
 
-    def _within_bounds(self, files: FileSet, where: Filter) -> FileSet:
+    def _within_bounds(
+        self, groups: Mapping[BucketId, tuple[Run, ...]], where: Filter
+    ) -> dict[BucketId, tuple[Run, ...]]:
         """The files that may have rows of which a filter is true, or newer versions of such rows."""
         every = self.layout.schema.names
-        kept = self._kept_groups(files.groups, where, every if self.layout.is_counted else self.layout.key)
+        kept = self._kept_groups(groups, where, every if self.layout.is_counted else self.layout.key)
         # nothing newer can hide a row of a single run, so bounds of all columns may skip its files
         single = {bucket_id: runs for bucket_id, runs in kept.items() if len(runs) == 1}
-        return FileSet({**kept, **self._kept_groups(single, where, every)})
+        return {**kept, **self._kept_groups(single, where, every)} if single else kept
 
     def _kept_groups(
         self, groups: Mapping[BucketId, tuple[Run, ...]], where: Filter, columns: Collection[str]
@@ -308,14 +310,10 @@ class Snapshot:
 
     def _merged(self, split: Split, names: Sequence[str], where: Filter, most: int) -> Iterator[SortedRows]:
         """The rows of a split, and with them others of which the filter is not true."""
-        every = self.layout.schema.names
-        judged = every if self.layout.is_counted else self.layout.key
-        kept = self._pruned(split.runs(self.files.groups[split.bucket_id]), where, judged)
-        if len(kept) == 1:
-            # nothing newer can hide a row, so bounds of all columns may skip files
-            judged = every
-            kept = self._pruned(kept, where, judged)
+        groups = {split.bucket_id: split.runs(self.files.groups[split.bucket_id])}
+        kept = self._within_bounds(groups, where)[split.bucket_id]
         keys = self.layout.key if len(kept) > 1 else ()
+        judged = keys if keys and not self.layout.is_counted else self.layout.schema.names
         needed = self._with_counts((*names, *where.columns, *keys))
         files = (self.open(entry) for run in reversed(kept) for entry in run)
         inputs = (one for file in files for one in self._inputs(file, split, needed, where, judged))
@@ -329,12 +327,6 @@ class Snapshot:
             a_piece = max(1, most * len(rows) // max(1, rows.size))
             for start in range(0, len(rows), a_piece):
                 yield rows.slice(start, min(a_piece, len(rows) - start)).load()
-
-    def _pruned(self, runs: Sequence[Run], where: Filter, columns: Collection[str]) -> list[Run]:
-        entries = [entry for run in runs for entry in run]
-        kept = iter(where.keep(entries, columns, self.layout.schema).tolist())
-        pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
-        return [run for run in pruned if run]
 
     def _inputs(
         self, file: DataFile, split: Split, needed: Sequence[str], where: Filter, judged: Collection[str]
