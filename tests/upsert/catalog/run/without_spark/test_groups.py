@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.upsert.catalog.run.without_spark.beside_spark import (
-    ORDERED,
     UTC_SESSION,
     assert_refused_alike,
     needs_spark,
@@ -19,13 +18,9 @@ from tests.upsert.catalog.run.without_spark.beside_spark import (
 )
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Found, Frame
-from upsert.catalog.run.jobs import SparkNeededError
 from upsert.catalog.run.without_spark import given, settings, shown
 
 pytestmark = pytest.mark.spark
-
-
-NUMBERS = ("id", "small", "tiny", "whole", "ratio", "single", "price", "large")
 
 
 def both(catalog: Catalog, text: str, spark: SparkSession) -> tuple[list[Any], list[Any]]:
@@ -36,44 +31,6 @@ def both(catalog: Catalog, text: str, spark: SparkSession) -> tuple[list[Any], l
     assert found.schema.names == expected.schema.names, text
     assert found.schema.types == expected.schema.types, text
     return same(expected.to_pylist()), same(found.to_pylist())
-
-
-def random_query(random: Random) -> tuple[str, bool]:
-    """A query, and whether it says the order of all of its rows."""
-    keys = random.sample(ORDERED, random.choice([0, 1, 1, 2]))
-    functions = [random.choice(["count(*)", "COUNT(1)"])] if random.random() < 0.4 or not keys else []
-    for _ in range(random.randrange(4)):
-        name = random.choice(["count", "sum", "avg", "min", "max", "count(DISTINCT"])
-        column = random.choice(NUMBERS if name in ("sum", "avg") else ORDERED)
-        functions.append(f"{name}{'' if '(' in name else '('}{' ' if '(' in name else ''}{column})")
-    names = [f"c{number}" for number in range(len(keys))]
-    items = [f"{key} AS {name}" for key, name in zip(keys, names, strict=True)] + functions
-    text = f"SELECT {', '.join(items)} FROM kinds"
-    if random.random() < 0.4:
-        text += random.choice([" WHERE id > 0", " WHERE flag", " WHERE small + tiny > 0", " WHERE id = 1000"])
-    if keys:
-        by = [
-            random.choice([key, name, str(at + 1)])
-            for at, (key, name) in enumerate(zip(keys, names, strict=True))
-        ]
-        text += f" GROUP BY {', '.join(by)}"
-        if random.random() < 0.3:
-            text += random.choice([" HAVING count(*) > 1", " HAVING max(id) >= 3 AND count(*) < 9"])
-        if random.random() < 0.4:
-            hows = [random.choice(["", " DESC", " NULLS LAST", " DESC NULLS FIRST"]) for _ in names]
-            text += f" ORDER BY {', '.join(map(''.join, zip(names, hows, strict=True)))}"
-            return text + random.choice(["", " LIMIT 3", " LIMIT 4 OFFSET 2"]), True
-    return text, False
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_groups_are_sparks(spark: SparkSession, filled: Catalog, seed: int) -> None:
-    text, is_ordered = random_query(Random(seed))
-    if needs_spark(filled, text):
-        assert "min(" in text or "max(" in text or "sum(large)" in text, text
-        return
-    expected, found = both(filled, text, spark)
-    assert found == expected if is_ordered else sorted(found) == sorted(expected), text
 
 
 EQUAL = (
@@ -332,78 +289,3 @@ def test_floating_point_numbers_are_added_as_by_one_task(spark: SparkSession, tm
     assert repr(total) in found[0]
     expected, found = both(catalog, "SELECT k, sum(x), avg(n) FROM t GROUP BY k ORDER BY k", spark)
     assert found == expected
-
-
-def random_value(random: Random, kind: str, depth: int = 0) -> str:
-    """An expression of a kind; its types may be any that Spark lets meet."""
-    leaves = {
-        "number": [
-            "small",
-            "tiny",
-            "whole",
-            "id",
-            "ratio",
-            "single",
-            "price",
-            "1",
-            "-2",
-            "1.5",
-            "1e1",
-            "100000",
-        ],
-        "text": ["name", "short", "'a'", "'é'"],
-        "flag": ["flag", "TRUE", "small > tiny", "name = 'b'", "ratio >= 1.5", "day IS NULL", "id IN (1, 2)"],
-        "day": ["day", "DATE '2020-02-29'"],
-    }
-
-    def some(kind: str) -> str:
-        return random_value(random, kind, depth + 1)
-
-    if depth > 1 or random.random() < 0.25:
-        return random.choice(leaves[kind])
-    forms = {
-        "number": [
-            *(lambda sign=sign: f"{some('number')} {sign} {some('number')}" for sign in "+-*"),
-            lambda: f"(-{random.choice(['small', 'tiny', 'ratio', 'single'])})",
-            lambda: f"abs({some('number')})",
-            lambda: f"length({some('text')})",
-            lambda: f"{random.choice(['year', 'month', 'day'])}({some('day')})",
-            lambda: f"coalesce({some('number')}, {some('number')})",
-            lambda: f"CASE WHEN {some('flag')} THEN {some('number')} ELSE {some('number')} END",
-            lambda: f"CASE WHEN {some('flag')} THEN {some('number')} END",
-            lambda: f"CAST({some('number')} AS {random.choice(['BIGINT', 'DOUBLE', 'INT'])})",
-        ],
-        "text": [
-            lambda: f"{some('text')} || {some('text')}",
-            lambda: f"concat({some('text')}, {some('text')})",
-            lambda: f"substring({some('text')}, {random.randrange(1, 3)}, {random.randrange(3)})",
-            lambda: f"if({some('flag')}, {some('text')}, {some('text')})",
-        ],
-        "flag": [
-            lambda: f"({some('flag')} {random.choice(['AND', 'OR'])} {some('flag')})",
-            lambda: f"{some('number')} {random.choice(['<', '=', '<=>', '!='])} {some('number')}",
-            lambda: f"(NOT {some('flag')})",
-            lambda: f"{some('text')} LIKE 'a%'",
-        ],
-        "day": [lambda: f"coalesce({some('day')}, {some('day')})"],
-    }
-    return random.choice(forms[kind])()
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_expressions_are_sparks(spark: SparkSession, filled: Catalog, seed: int) -> None:
-    random = Random(seed + 1000)
-    values = [
-        random_value(random, random.choice(["number", "number", "text", "flag", "day"])) for _ in range(2)
-    ]
-    text = f"SELECT id, {values[0]} AS v, {values[1]} AS w FROM kinds WHERE id != 0 ORDER BY w, v, 1"
-    try:
-        rows = rows_of(without(filled, text))
-    except SparkNeededError:
-        return
-    given = filled.sql(text, spark)
-    assert isinstance(given, Frame), text
-    expected = given.rows
-    assert rows.schema.types == expected.schema.types, text
-    assert rows.schema.names == expected.schema.names, text
-    assert same(rows.to_pylist()) == same(expected.to_pylist()), text
