@@ -292,7 +292,8 @@ class Committer:
                 self._check_lineage(info, path, change)
                 added = tuple(replace(entry, sequence=entry.sequence or info.id) for entry in change.added)
                 self.history.remember(info.id, content, Manifest(added, change.removed))
-            except (OSError, ConfigurationError) as cause:  # the latter if a right has been taken away
+            # no right to read it any more, or what belongs to the newest snapshot is damaged, or has expired
+            except (OSError, ConfigurationError, CorruptTableError, SnapshotExpiredError) as cause:
                 raise UnknownOutcomeError(
                     f"table {self.root!r}: snapshot {info.id} was published, and must be seen to be part of "
                     f"the history, got {cause}; look at the table's history before you write the rows again"

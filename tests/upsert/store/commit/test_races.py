@@ -33,7 +33,9 @@ from upsert.store.commit.turn import LongTurnWarning, Turn
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.files.writing import write_data_file
 from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.folding import MAX_MANIFESTS
+from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.rows.layout import Layout
 from upsert.store.storage import put_if_absent
@@ -376,6 +378,26 @@ def test_a_commit_that_expired_before_its_writer_looked_may_not_be_told(table: T
     with pytest.raises(UnknownOutcomeError, match="cannot be told whether"):
         linked_then_expired(table, is_merged=True).write(rows(2))
     assert ids_of(Table.open(table.path)) == [1, 2, 50, 51]
+
+
+def test_a_published_commit_is_not_told_as_expired_where_what_follows_it_expires_too(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that others overtake begins again at that error, and would be done twice."""
+    table.write(rows(1))
+    writer, files = linked_then_expired(table), History.files
+
+    def late(history: History, info: SnapshotInfo) -> FileSet:
+        if history is writer.published and info.id == 5:
+            for number in range(MAX_MANIFESTS):
+                table.write(rows(100 + number))
+            table.expire(keep=1)
+        return files(history, info)
+
+    monkeypatch.setattr(History, "files", late)
+    with pytest.raises(UnknownOutcomeError, match="snapshot 2 was published"):
+        writer.write(rows(2))
+    assert ids_of(Table.open(table.path))[:4] == [1, 2, 50, 51]
 
 
 def test_files_staged_before_a_clean_up_cannot_be_committed(table: Table) -> None:
