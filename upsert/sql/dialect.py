@@ -384,8 +384,9 @@ _BEFORE_NAMES: Final = frozenset({
 })  # fmt: skip
 _BEHIND_NAMES: Final = frozenset({
     *(_T.FROM, _T.COMMA, _T.R_PAREN, _T.R_BRACKET, _T.DOT, _T.ALIAS, _T.WHERE, _T.AND, _T.OR, _T.IS, _T.IN),
-    *(_T.BETWEEN, _T.LIKE, _T.THEN, _T.ELSE, _T.END, _T.ASC, _T.DESC, _T.JOIN, _T.LEFT, _T.ON, _T.HAVING),
-    *(_T.GROUP_BY, _T.ORDER_BY, _T.LIMIT, _T.SLASH, _T.MOD, _T.DPIPE, _T.DCOLON, _T.SEMICOLON, *_COMPARISONS),
+    *(_T.BETWEEN, _T.LIKE, _T.THEN, _T.ELSE, _T.END, _T.ASC, _T.DESC, _T.JOIN, _T.LEFT, _T.ON, _T.USING),
+    *(_T.HAVING, _T.GROUP_BY, _T.ORDER_BY, _T.LIMIT, _T.SLASH, _T.MOD, _T.DPIPE, _T.DCOLON, _T.SEMICOLON),
+    *_COMPARISONS,
 })  # fmt: skip
 """Among them is none that may also begin what follows one of those words, as a bracket or a minus."""
 

@@ -24,7 +24,7 @@ QUERIES = (
     "SELECT CASE WHEN a THEN {0} ELSE {0} END FROM t WHERE {0} LIKE 'a%'",
     "SELECT a.{0} FROM {0} AS a JOIN {0} ON a.{0} = {0}.{0} WHERE EXISTS (SELECT 1 FROM {0})",
     "SELECT * FROM {0}, u WHERE {0}.id < u.{0}",
-    "SELECT {0}.* FROM d.{0} JOIN d.u USING (id, {0}) WHERE {0} BETWEEN 1 AND 2",
+    "SELECT {0}.* FROM d.{0} JOIN {0} USING (id, {0}) WHERE {0} BETWEEN 1 AND 2",
     "SELECT sum(a) OVER (PARTITION BY {0} ORDER BY {0}) FROM t",
 )
 
