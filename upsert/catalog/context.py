@@ -214,7 +214,7 @@ class Context:
         """As ``Catalog.schema``."""
         if (temporary := self.temporary_views.get(self.databases.resolve(name).qualified)) is not None:
             return temporary.schema
-        definition = definition_in(self.databases.resolve(name).existing())
+        definition = self.databases.resolve(name).found(definition_in)
         return self.managed(name).schema if definition is None else definition.schema
 
     def connected(self, name: str, options: Mapping[str, str] = {}) -> Connector | None:
@@ -227,11 +227,11 @@ class Context:
         table_ref = self.databases.resolve(name)
         if table_ref.qualified in self.temporary_views:
             raise no_table(table_ref.shown)
-        return definition_in(table_ref.existing())
+        return table_ref.found(definition_in)
 
     def managed(self, name: str) -> Table:
         """The table in the folder of this name, which must be a managed one."""
-        return Table.open(self.databases.resolve(name).existing())
+        return self.databases.resolve(name).found(Table.open)
 
     def optimized(
         self, df: DataFrame, name: str, sink: Sink | None, start_from: str | os.PathLike[str] | None = None

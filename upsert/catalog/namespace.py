@@ -8,21 +8,28 @@ can have such a name, so neither hides the other.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from upsert import options
 from upsert.catalog import warehouse
 from upsert.catalog.temporary import TemporaryTables
 from upsert.catalog.warehouse import NAME, Warehouse, checked_name, warehouse_at
-from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
+from upsert.errors import (
+    ConfigurationError,
+    DatabaseExistsError,
+    DatabaseNotFoundError,
+    TableNotFoundError,
+)
 from upsert.options import Option, suggestion
 from upsert.sql.tokens import NAME_RULE
 from upsert.store.paths import table_folder
 from upsert.store.storage import storage_of
 from upsert.store.storage.local import sync_folder
+
+T = TypeVar("T")
 
 DEFAULT: Final = "default"
 _SUFFIX: Final = ".db"
@@ -58,6 +65,14 @@ class TableRef:
     def existing(self) -> str:
         """The folder of an existing table; refuses a name without one."""
         return self.tables.existing(self.name)
+
+    def found(self, read: Callable[[str], T]) -> T:
+        """What is read in the folder of an existing table: in an object store each look is a request."""
+        try:
+            return read(self.path)
+        except TableNotFoundError:
+            self.existing()  # where there is nothing its error says what names there are
+            raise
 
     @property
     def exists(self) -> bool:

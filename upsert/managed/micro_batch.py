@@ -42,6 +42,7 @@ from upsert.spark.query_writer import QueryWriter
 from upsert.spark.settings import set_for_now
 from upsert.spark.task import query_of_micro_batch
 from upsert.store.commit.staging import StagedFiles
+from upsert.store.metadata.looks import looking_once
 from upsert.store.rows.computed import Chosen, InArrow, NotInArrowError
 from upsert.store.storage.local import synced_together
 from upsert.store.table import Table
@@ -144,9 +145,12 @@ class WriteStep:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch, unless an earlier call has."""
+        with looking_once():
+            self._write(rows, batch)
+
+    def _write(self, rows: DataFrame, batch: int) -> None:
         query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
         table = Table.open(*self.table)
-        table.published.latest()
         if CheckpointMark.of(self.own.checkpoint, query).has_rows(table, batch):
             return
         planned, now = PlannedBatch.of(self.spark, query, batch), self._in_buckets_of(table)

@@ -499,7 +499,8 @@ class Table:
         tracked: bool | None,
     ) -> Terms:
         both = append.transaction_of(writer_id, transaction)
-        self.published.latest()  # rows may have been written under a definition that is new to this process
+        # rows may have been written under a definition that is new to this process
+        self.published.looked_before_commit()
         publishing.before_commit(self.as_logged())
         announce = None if overwrite else publishing.announcer(self.as_logged, tracked)
         return Terms(both, overwrite, tracked, announce)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.helpers import changelog, multiset
+from tests.object_store import ObjectStore, counted
 from upsert.errors import ConfigurationError
 from upsert.managed import micro_batch
 from upsert.managed.frames import read_changes, write_changes
@@ -306,3 +307,25 @@ def test_the_checkpoint_of_a_local_query_needs_no_processes(spark: SparkSession,
         spark.conf.unset(CHECKPOINT_FILES)
         if before is not None:
             spark.conf.set(CHECKPOINT_FILES, before)
+
+
+def test_the_driver_looks_once_at_each_table_in_an_object_store(
+    spark: SparkSession, way: Way, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look is three requests, one after the other: a micro-batch of one row took 28 of them."""
+    way("driver")
+    source, sink = (Table.create(s3.folder(), KEYED) for _ in range(2))
+    asked, own, requests = counted(monkeypatch), WriteStep.__call__, list[Mapping[str, int]]()
+
+    def call(step: WriteStep, rows: DataFrame, batch: int) -> None:
+        asked.clear()
+        own(step, rows, batch)
+        requests.append(dict(asked))
+
+    monkeypatch.setattr(WriteStep, "__call__", call)
+    for number in range(3):
+        source.write(lines(f"+I {number} 1"))
+        run(read_changes(spark, source.path), sink, tmp_path)
+    looks, put_and_checked = {"read": 2 * 3}, {"read": 1, "put": 3}
+    assert requests[-1] == Counter(looks) + Counter(put_and_checked)
+    assert multiset(sink.snapshot().scan()) == multiset(source.snapshot().scan())

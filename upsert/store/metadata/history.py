@@ -133,6 +133,14 @@ class History:
             return self._seen
         return self.latest(has_just_read_table=True) if has_just_read_table else self.latest()
 
+    def looked_before_commit(self) -> SnapshotInfo:
+        """``latest``; of a table in an object store as ``looked``.
+
+        There a table that was dropped and created again has its files in another folder; a look is three
+        requests; and a commit on a snapshot that is not the latest any more looks when it has lost.
+        """
+        return self.latest() if self._storage.is_local else self.looked()
+
     def _look_at(self, info: SnapshotInfo) -> None:
         if info.definition > self.definition.version:
             self.definition = self.definition_at(info.definition)
