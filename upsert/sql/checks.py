@@ -177,7 +177,9 @@ class _Translation:
                 return Call("concat", tuple(map(self.value, parts)))
             case exp.Coalesce():
                 return self._alike("coalesce", [self.value(one) for one in (node.this, *node.expressions)])
-            case exp.If() | exp.Case():
+            case exp.Case():
+                return self._case(node)
+            case exp.If() if node.args.get("false") is not None:
                 return self._case(node)
             case exp.Substring() if node.args.get("length") is not None:
                 return Call(
@@ -191,6 +193,8 @@ class _Translation:
             return self._alike(op, (self.value(node.args["this"]), self.value(node.args["expression"])))
         if kind in _OF_ONE:
             inner = node.this.this if isinstance(node.this, exp.TsOrDsToDate) else node.this
+            if inner is None:
+                raise self._unknown(node)
             return Call(_OF_ONE[kind], (self.value(inner),))
         if kind in _OF_TEXT:
             return Call(_OF_TEXT[kind], (self.value(node.this), self.value(node.args["expression"])))

@@ -155,7 +155,7 @@ def _is_list(words: Sequence[Token]) -> bool:
     """Whether each item of SELECT is a column, a function of groups, or an expression with a name."""
     begins = 2 if len(words) > 1 and words[1].token_type is TokenType.DISTINCT else 1
     return all(
-        _FORM_OF_ITEM.fullmatch(_form(item, "SELECT")) is not None or _is_named(item)
+        (_FORM_OF_ITEM.fullmatch(_form(item, "SELECT")) is not None and _is_plain(item)) or _is_named(item)
         for item in parts(words[begins:], TokenType.COMMA)
     )
 
