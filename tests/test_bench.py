@@ -40,6 +40,7 @@ def test_no_heading_of_a_table_is_cut_where_it_is_piped() -> None:
     assert words <= set(printed.get().split())
 
 
+@pytest.mark.sidecars
 def test_what_processes_ask_of_a_store_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write of one row puts four objects; whoever does not say that it is the driver is an executor."""
     for name, value in CREDENTIALS.items():
