@@ -201,7 +201,7 @@ class AggregateReader(SteppingReader[Table]):
 
     def partitions(self, start: Offset, end: Offset) -> list[ShareOfGroups]:
         """As many as the changes are worth."""
-        table = self.opened()
+        table = self.opened_lately()
         self.keep(table, start, end)
         (first,), (last,) = (self.versions_of(table, offset) for offset in (start, end))
         if first is None or last is None or first == last:

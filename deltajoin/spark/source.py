@@ -276,7 +276,7 @@ class ChangesReader(_JoinStepReader):
 
     def partitions(self, start: Offset, end: Offset) -> list[BucketChanges]:
         """One for each bucket of each table that the step reaches."""
-        tables = self.opened()
+        tables = self.opened_lately()
         step = self.step(tables, start, end)
         return [
             BucketChanges(table, bucket, step)
@@ -358,7 +358,7 @@ class JoiningReader(_JoinStepReader):
 
     def partitions(self, start: Offset, end: Offset) -> list[ShardOfStep]:
         """One for each slice of the root in the first load, else as many as the changes are worth."""
-        tables = self.opened()
+        tables = self.opened_lately()
         step = self.step(tables, start, end)
         root = root_of(tables, step.new) if step.is_first else None
         if root is not None:
@@ -380,7 +380,7 @@ class JoiningReader(_JoinStepReader):
         """The form shuffled for a step that it serves better: see `deltajoin.core.costs`."""
         if not self._options.is_by_cost:
             return None
-        tables = self.opened()
+        tables = self.opened_lately()
         step = self.step(tables, start, end)
         tasks = 1 if step.is_first and has_root(tables) else self._tasks(tables, step)
         if tasks < 2 or not tables.cost(step, tasks).is_shuffled:

@@ -453,7 +453,7 @@ class ChangesReader(SteppingReader[Table]):
 
     def partitions(self, start: Offset, end: Offset) -> list[ChangesPartition]:
         """One for each bucket that the step reaches."""
-        table = Table.open(self._options.path)
+        table = self.opened_lately()
         self.keep(table, start, end)
         first, last = version_of(start, table), version_of(end, table)
         if first is None or last is None or first == last:

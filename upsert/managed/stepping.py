@@ -44,6 +44,7 @@ from upsert.options import Option
 from upsert.spark.reads import ReadParts
 from upsert.spark.task import end_if_spark_has_left
 from upsert.store.metadata.identity import check_is_same, identified
+from upsert.store.metadata.looks import Looks, looking_once
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
@@ -257,10 +258,19 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         self._holding = Holding(consumer_id, lease_ms)
         self._idle = IdleLooks(lease_ms)
         self._newest: Offset | None = None
+        self._looks = Looks()
 
     @abstractmethod
     def opened(self) -> Opened:
         """The tables as they are now."""
+
+    def opened_lately(self) -> Opened:
+        """The tables as ``latestOffset`` has seen them, if that was a moment ago, or as they are now.
+
+        Spark asks for the end of a step, and at once for its partitions.
+        """
+        with looking_once(self._looks):
+            return self.opened()
 
     @abstractmethod
     def tables_of(self, opened: Opened) -> Sequence[Table]:
@@ -292,7 +302,8 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         if self._until is None and self._idle.find_none(start):
             return start
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        opened, holding = self.opened(), self._holding
+        self._looks.forget()
+        opened, holding = self.opened_lately(), self._holding
         tables, versions = self.tables_of(opened), self.versions_of(opened, start)
         check_same_histories(tables, versions)
         seen = {table: table.published.seen.id for table in tables}
@@ -316,7 +327,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
 
     def commit(self, end: Offset) -> None:
         """Nothing before ``end`` is read again."""
-        opened = self.opened()
+        opened = self.opened_lately()
         reached = _reached(self.versions_of(opened, end))
         self._holding.tell(self._holding.consumer_of(end), self.tables_of(opened), reached)
 

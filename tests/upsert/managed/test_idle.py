@@ -1,5 +1,6 @@
 """What a stream asks of its table while nothing happens."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,25 @@ def test_an_object_store_is_asked_once_a_second(
     assert asked == {"read": 58 + 2 * 3}, "twice a minute the table is opened again"
     table.write(pa.table({"id": [2]}))
     assert reader.latestOffset(offset, reader.getDefaultReadLimit()) != offset, "it waits, and looks then"
+
+
+def test_a_step_is_planned_by_the_look_that_has_chosen_its_end(
+    s3: ObjectStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks for the one just after the other; a look is three requests."""
+    reader, offset, table = drained(s3.folder())
+    for id in (2, 3):
+        table.write(pa.table({"id": [id]}))
+        clock.now += stepping.PAUSE_S
+        end = reader.latestOffset(offset, reader.getDefaultReadLimit())
+        with monkeypatch.context() as within:
+            asked = counted(within)
+            parts = reader.partitions(offset, end)
+            assert (len(parts), asked) == (1, {})
+        assert sum(batch.num_rows for batch in reader.read(parts[0])) == 1
+        offset = end
+    again = pickle.loads(pickle.dumps(reader))
+    assert [*map(repr, again.partitions(offset, offset))] == []
 
 
 def test_an_idle_stream_learns_that_all_it_knows_has_expired_or_was_dropped(

@@ -25,6 +25,10 @@ class Looks:
         self._now = now
         self._seen: dict[Hashable, tuple[Any, float]] = {}
 
+    def __reduce__(self) -> tuple[type[Looks], tuple[()]]:
+        """Another process has seen nothing yet."""
+        return Looks, ()
+
     def note(self, key: Hashable, seen: Any) -> None:
         """Remember what was seen just now."""
         self._seen[key] = seen, self._now()
@@ -57,9 +61,12 @@ def looks() -> Looks | None:
 
 
 @contextmanager
-def looking_once() -> Iterator[None]:
-    """Let this thread look at each table once a moment; within another such block that one goes on."""
-    token = _LOOKS.set(_LOOKS.get() or Looks())
+def looking_once(own: Looks | None = None) -> Iterator[None]:
+    """Let this thread look at each table once a moment; within another such block that one goes on.
+
+    ``own`` are the looks of an earlier block that go on in this one.
+    """
+    token = _LOOKS.set(_LOOKS.get() or own or Looks())
     try:
         yield
     finally:
