@@ -95,6 +95,9 @@ CONSUMER: Final = "consumer"
 PACE_S: Final = 1.0
 """A hold waits for the disk, twice a table, and a micro-batch waits for it."""
 
+REMOTE_PACE_S: Final = 10.0
+"""In an object store it is nine requests, one after the other; what it keeps longer expires so much later."""
+
 
 class Holding:
     """The holds of one reader, of one or more tables; can be pickled."""
@@ -164,7 +167,8 @@ class Holding:
     def _hold(self, consumer: str, table: Table, version: Version) -> None:
         now = self._now()
         before = self._written.get(table.path)
-        if before is not None and before.serves(consumer, version, now, self._lease_s):
+        pace_s = PACE_S if storage_of(table.path).is_local else REMOTE_PACE_S
+        if before is not None and before.serves(consumer, version, now, self._lease_s, pace_s):
             return
         try:
             table.hold(consumer, version, self._lease_s)
@@ -215,13 +219,13 @@ class _Hold(NamedTuple):
         is_held = self.consumer == consumer and now < self.written + lease_s / 2
         return is_held and self.is_fence and needed(self.version)[0] <= needed(version)[0]
 
-    def serves(self, consumer: str, version: Version, now: float, lease_s: float) -> bool:
+    def serves(self, consumer: str, version: Version, now: float, lease_s: float, pace_s: float) -> bool:
         """Whether what a reader at this version needs is held, and needs no other word yet."""
         if self.consumer != consumer or now >= self.written + lease_s / 2:
             return False
         if self.version == version:
             return True
-        return now < self.written + PACE_S and self.fences(consumer, version, now, lease_s)
+        return now < self.written + pace_s and self.fences(consumer, version, now, lease_s)
 
 
 RowsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from deltajoin import DeltaJoinSpec, Side
 from deltajoin.spark.source import ChangesReader as JoinReader
 from deltajoin.spark.source import SourceOptions
+from tests.object_store import ObjectStore
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed import stepping
 from upsert.managed.options import ReadOptions
@@ -263,6 +264,19 @@ def test_an_earlier_place_is_held_for_a_second_in_place_of_a_later_one_but_never
         assert held(table) == [Version.complete(found)]
     own.tell("other", [table], [Version.complete(3)])
     assert len(held(table)) == 2, "another consumer waits for nothing"
+
+
+def test_in_an_object_store_a_hold_follows_ten_seconds_later(s3: ObjectStore) -> None:
+    """It is nine requests, and each micro-batch wrote one."""
+    table = Table.create(s3.folder(), SCHEMA, {"write-only": "true"})
+    for value in range(3):
+        write(table, 1, value=value)
+    clock = [0.0]
+    own = stepping.Holding("reader", int(DAY_S * 1000), now=lambda: clock[0])
+    for now, told, found in ((0.0, 1, 1), (5.0, 2, 1), (9.9, 3, 1), (10.0, 3, 3)):
+        clock[0] = now
+        own.tell("reader", [table], [Version.complete(told)])
+        assert held(table) == [Version.complete(found)]
 
 
 def test_a_table_that_is_read_twice_is_held_from_the_earlier_place_on(table: Table) -> None:

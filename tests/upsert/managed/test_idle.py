@@ -125,7 +125,7 @@ def test_a_micro_batch_is_some_requests(
     *_, batch = reader.read(partition)
     staged = Table.open(sink.path).stage(pa.table({"id": batch.column(0)}), order="none")
     Table.open(sink.path).commit([staged], writer_id="query", transaction=1)
-    assert asked.total() <= 36, asked
+    assert asked.total() <= 19 + 2 * 3, "on a busy machine what was seen may be too old twice"
 
 
 def test_a_local_disk_is_asked_at_once(tmp_path: Path, clock: Clock) -> None:
