@@ -367,10 +367,15 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
     return tree
 
 
+_SELDOM_OTHERWISE: Final = re.compile(
+    "alter|any|case|create|cross|cube|describe|drop|fetch|for|grant|if|ilike|inner|insert|lateral|load|lock"
+    "|minus|outer|qualify|revoke|rollback|rollup|serdeproperties|tablesample|uncache|values|window",
+    re.IGNORECASE,
+)
+"""Words that are meant as names where they cannot be read."""
+
 _MAY_BE_NAMES: Final = re.compile(
-    "alter|any|case|create|cross|cube|describe|drop|else|except|fetch|for|grant|having|if|ilike|inner|insert"
-    "|intersect|into|join|lateral|like|limit|load|lock|minus|offset|outer|qualify|revoke|rollback|rollup"
-    "|serdeproperties|tablesample|then|uncache|union|using|values|window",
+    f"{_SELDOM_OTHERWISE.pattern}|else|except|having|intersect|into|join|like|limit|offset|then|union|using",
     re.IGNORECASE,
 )
 """Words that sqlglot takes for no names without quotes, where Spark may."""
@@ -393,13 +398,23 @@ _BEHIND_NAMES: Final = frozenset({
 
 def _let_words_be_names(tokens: Sequence[Token]) -> None:
     """Make names of the words that stand alone where a column or a table must stand."""
-    before: TokenType | None = None
-    for number, token in enumerate(tokens):
-        behind = tokens[number + 1].token_type if number + 1 < len(tokens) else None
-        is_alone = (before is None or before in _BEFORE_NAMES) and (behind is None or behind in _BEHIND_NAMES)
-        if is_alone and token.token_type not in _TEXTS and _MAY_BE_NAMES.fullmatch(token.text):
-            token.token_type = TokenType.IDENTIFIER
-        before = token.token_type
+    kinds = [token.token_type for token in tokens]
+    for at, token in enumerate(tokens):
+        is_alone = (at == 0 or kinds[at - 1] in _BEFORE_NAMES) and (
+            at + 1 == len(kinds) or kinds[at + 1] in _BEHIND_NAMES
+        )
+        is_word = is_alone and kinds[at] not in _TEXTS and _MAY_BE_NAMES.fullmatch(token.text)
+        if is_word and not _begins_value(kinds, at):
+            token.token_type = kinds[at] = TokenType.IDENTIFIER
+
+
+def _begins_value(kinds: Sequence[TokenType], at: int) -> bool:
+    """Whether a value goes on behind CASE or VALUES with what stands behind names, too."""
+    if tuple(kinds[at + 1 : at + 3]) in ((_T.LEFT, _T.L_PAREN), (_T.DOT, _T.NUMBER)):
+        return True
+    further = (kinds[number] for number in range(at + 1, len(kinds)))
+    parts = (kind for kind in further if kind in (_T.CASE, _T.WHEN, _T.THEN))
+    return kinds[at] is _T.CASE and next(parts, None) is _T.WHEN
 
 
 _TEXTS: Final = frozenset({TokenType.STRING, TokenType.IDENTIFIER})
@@ -450,6 +465,7 @@ def _described(error: ParseError, revision: Revision) -> str:
     begins_at = max(0, ends_at - len(found) + 1)
     where = position(revision.first, revision.original(begins_at))
     before = _LAST_WORD.search(revision.text[max(0, begins_at - 40) : begins_at])
-    names = [word for word in (found, before[0].strip() if before else "") if _MAY_BE_NAMES.fullmatch(word)]
+    words = (found, before[0].strip() if before else "")
+    names = [word for word in words if _SELDOM_OTHERWISE.fullmatch(word)]
     remedy = f"; as a name it is written `{names[0]}`" if names else ""
     return f"{what}, found {found!r} at {where}{remedy}"

@@ -3,6 +3,7 @@
 import pytest
 from sqlglot import exp
 
+from upsert.errors import SchemaError
 from upsert.sql import dialect
 from upsert.sql.dialect import query_tree
 from upsert.sql.parser import parse
@@ -68,6 +69,10 @@ OTHERS = [
     "SELECT a, count(*) FROM t GROUP BY CUBE (a) HAVING count(*) > 1 ORDER BY a LIMIT 3 OFFSET 2",
     "SELECT * FROM t LEFT OUTER JOIN u USING (a) CROSS JOIN v, LATERAL (SELECT 1) JOIN LATERAL f(a) ON b",
     "SELECT * FROM t TABLESAMPLE (9 PERCENT) LATERAL VIEW OUTER explode(a) e AS b WHERE a IS DISTINCT FROM b",
+    "SELECT CASE LEFT(a, 1) WHEN 'x' THEN 1 END, (CASE limit WHEN 1 THEN 2 END)",
+    "SELECT CASE desc WHEN 1 THEN 2 END, CASE end = asc WHEN true THEN 3 END, f(CASE left WHEN 4 THEN 5 END)",
+    "VALUES LEFT('ab', 1), 'c'",
+    "SELECT a FROM VALUES .5, 1 AS v(a)",
     "SELECT substring(a FROM 1 FOR 2), trim(BOTH FROM b), CAST(c AS MAP<STRING, ARRAY<INT>>) FROM t",
 ]
 
@@ -82,3 +87,25 @@ def test_elsewhere_it_is_what_it_was(query: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", ["range", "list"])
 def test_a_type_that_spark_lacks_is_a_column(name: str) -> None:
     assert tree(f"SELECT a FROM t WHERE {name} < 5") == tree(f"SELECT a FROM t WHERE `{name}` < 5")
+
+
+def test_case_is_a_name_beside_case() -> None:
+    query = (
+        "SELECT case, CASE WHEN {0} = 1 AND a THEN {0} END FROM t WHERE {0} < 2 AND CASE a WHEN 1 THEN b END"
+    )
+    assert tree(query.format("case")) == tree(query.format("`case`"))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT a FROM t JOIN ON t.a = u.a",
+        "SELECT a FROM t ORDER BY a LIMIT",
+        "SELECT CASE WHEN a THEN ELSE b END FROM t",
+        "SELECT a FROM t UNION LAL SELECT b FROM u",
+    ],
+)
+def test_a_word_that_the_query_needs_is_not_said_to_be_a_name(query: str) -> None:
+    with pytest.raises(SchemaError) as refused:
+        query_tree(query, "query")
+    assert "as a name" not in str(refused.value)
