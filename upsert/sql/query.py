@@ -228,9 +228,10 @@ class QueryText:
         tokens = tokens_of(self._white, self.subject)
         for token, following in pairwise(tokens):
             depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
-            if depth == 0 and token.token_type is TokenType.UNION:
+            is_union = token.token_type is TokenType.UNION and following.token_type is TokenType.ALL
+            if depth == 0 and is_union:  # else it is a name
                 ends.append(token.start)
-                starts.append(following.end + 1)  # it is ALL
+                starts.append(following.end + 1)
         return tuple(
             replace(self, start=start, end=end) for start, end in zip(starts, [*ends, self.end], strict=True)
         )

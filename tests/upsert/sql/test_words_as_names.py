@@ -7,6 +7,7 @@ from upsert.errors import SchemaError
 from upsert.sql import dialect
 from upsert.sql.dialect import query_tree
 from upsert.sql.parser import parse
+from upsert.sql.query import QueryText
 
 WORDS = (
     *("alter", "any", "Call", "case", "create", "cross", "cube", "describe", "drop", "else", "except"),
@@ -109,3 +110,9 @@ def test_a_word_that_the_query_needs_is_not_said_to_be_a_name(query: str) -> Non
     with pytest.raises(SchemaError) as refused:
         query_tree(query, "query")
     assert "as a name" not in str(refused.value)
+
+
+def test_the_parts_of_a_union_may_have_a_column_called_so() -> None:
+    query = QueryText.of("SELECT union FROM t UNION ALL SELECT b FROM union WHERE union > 1")
+    parts = ["SELECT union FROM t", "SELECT b FROM union WHERE union > 1"]
+    assert [part.text for part in query.united] == parts
