@@ -120,7 +120,7 @@ def _touched(tables: Mapping[str, Table], step: Step) -> StepSize | None:
         start, end = map(Version.complete, step.versions[uuid])
         try:
             reached = start
-            while reached != end:  # a deletion or an overwrite is a step of its own for a stream
+            while reached != end:  # what takes files away is a step of its own for a stream
                 reached = table.advance(reached, until=end.target)
             found.append(step_size(table.pinned(), start, end))
         except (SnapshotExpiredError, UntrackedChangesError):

@@ -1,7 +1,9 @@
 """How far a reader of changes goes in one step: whole commits if they fit, else a range of keys.
 
-An overwrite or a deletion is a step of its own. What a step touches is known from manifests; only where it
-ends between two keys are the hashes of files read.
+A commit that takes files away, as an overwrite or the drop of a partition does, is a step of its own: of its
+buckets all keys are compared, before and after, which the sizes of what it has added do not tell. A deletion
+by conditions of rows only adds files. What a step touches is known from manifests; only where it ends between
+two keys are the hashes of files read.
 """
 
 from __future__ import annotations
@@ -112,8 +114,8 @@ def advance(
     """The version at the end of a reader's next step; ``version`` itself when nothing is new.
 
     Whole commits as far as the limit allows; the first load, or a single larger commit, is cut between
-    keys. An overwrite or a deletion is a step of its own. A step has at least one key, so a reader always
-    gets on.
+    keys. A commit that takes files away is a step of its own. A step has at least one key, so a reader
+    always gets on.
 
     ``until`` is the id of the snapshot beyond which the reader must not go; ``scope`` must be the same as
     when it reads the step.
@@ -165,7 +167,7 @@ def _last_commit_within(table: PinnedTable, base: int, latest: int, limit: StepL
     last: SnapshotInfo | None = None
     has_bytes = limit != StepLimit(limit.rows)
     for commit in table.data_commits(base, latest):
-        is_alone = commit.kind in ("overwrite", "delete") or not commit.is_shown
+        is_alone = not commit.is_shown or _takes_files_away(table, commit)
         rows += commit.delta_rows
         fits = limit.rows is None or rows <= limit.rows
         if has_bytes and fits and not is_alone:
@@ -180,6 +182,10 @@ def _last_commit_within(table: PinnedTable, base: int, latest: int, limit: StepL
         if is_alone or not fits:
             break
     return reached
+
+
+def _takes_files_away(table: PinnedTable, commit: SnapshotInfo) -> bool:
+    return commit.kind in ("overwrite", "delete") and bool(table.published.delta(commit).removed)
 
 
 def _oldest_state_after(table: PinnedTable, base: int, latest: int) -> int:

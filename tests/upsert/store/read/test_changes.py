@@ -196,6 +196,25 @@ def test_overwrite_is_a_step_of_its_own(table: Table) -> None:
     assert table.advance(Version.complete(3)) == Version.complete(5)
 
 
+@pytest.mark.parametrize("schema", [KEYED, MULTISET], ids=["keyed", "multiset"])
+def test_a_step_goes_over_deletions_by_comparisons(tmp_path: Path, schema: TableSchema) -> None:
+    """They add files as writes do; one of all rows takes files away, as an overwrite does."""
+    table = Table.create(tmp_path / "d", schema, {"bucket": "2", "write-only": "true"})
+    table.write(rows("+I 1 a", "+I 2 a", "+I 7 a"))
+    for number in range(3, 7):
+        table.write(rows(f"+I {number} a"))
+        table.delete([("id", "=", number - 2)])
+    end = table.advance(Version.complete(1))
+    assert end == Version.complete(9)
+    changes = table.changes_between(Version.complete(1), end)
+    assert lines(changes) == ["+I 5 a", "+I 6 a", "-D 1 a", "-D 2 a"]
+    assert table.advance(Version.complete(1), max_rows=5) == Version.complete(6)
+    table.delete([])
+    assert table.advance(Version.complete(1)) == end
+    table.write(rows("+I 1 a"))
+    assert table.advance(end) == Version.complete(10)
+
+
 def test_large_commit_is_cut_and_the_target_stays_pinned(table: Table) -> None:
     table.write(rows("+I 0 a"))
     table.write(rows(*(f"+I {i} a" for i in range(1, 101))))

@@ -26,7 +26,7 @@ Change = tuple[str, int, str | None]
 KEYS = st.integers(0, 9)
 VALUES = st.sampled_from(["a", "b", None])
 COMMIT = st.tuples(
-    st.sampled_from(["write", "write", "write", "write", "overwrite", "compact", "clean", "rescale"]),
+    st.sampled_from(["write"] * 4 + ["delete"] * 2 + ["overwrite", "compact", "clean", "rescale"]),
     st.lists(st.tuples(st.sampled_from(["+I", "+U", "-D"]), KEYS, VALUES), max_size=8),
 )
 
@@ -42,6 +42,9 @@ def run(table: Table, commits: list[tuple[str, list[Change]]]) -> dict[int, Stat
             table.clean(older_than_s=0)
         elif action == "rescale":
             rescale(table, changes)
+        elif action == "delete":
+            current = current.copy()
+            delete(table, current, changes)
         else:
             is_overwrite = action == "overwrite"
             current = Counter() if is_overwrite else current.copy()
@@ -54,6 +57,17 @@ def run(table: Table, commits: list[tuple[str, list[Change]]]) -> dict[int, Stat
 def rescale(table: Table, drawn: list[Change]) -> None:
     """Another number of buckets, from 1 to 9."""
     table.alter(SetOptions({"bucket": str(1 + len(drawn))}))
+
+
+def delete(table: Table, state: State, drawn: list[Change]) -> None:
+    """DELETE by comparisons of the drawn keys and values; where none are drawn, of all rows."""
+    kind, key, value = drawn[0] if drawn else ("+I", -1, None)
+    is_of_value = kind != "+I" and value is not None
+    conditions: list[tuple[str, str, object]] = [("id", ">", key)] if drawn else []
+    table.delete([*conditions, ("v", "=", value)] if is_of_value else conditions)
+    for row in [*state]:
+        if row[0] > key and (row[1] == value or not is_of_value):
+            del state[row]
 
 
 def apply(state: State, change: Change, *, is_keyed: bool) -> bool:
@@ -93,7 +107,7 @@ def difference(new: State, old: State) -> State:
 
 HISTORY = st.lists(COMMIT, max_size=8)
 BUCKETS = st.sampled_from([1, 3])
-MAX_ROWS = st.integers(1, 12)
+MAX_ROWS = st.none() | st.integers(1, 12)
 A_PIECE = st.sampled_from([_changes.PIECE_BYTES, 100, 1])
 FEWER = settings(max_examples=max(8, settings().max_examples // 5))
 
@@ -101,7 +115,11 @@ FEWER = settings(max_examples=max(8, settings().max_examples // 5))
 @pytest.mark.parametrize("schema", [KEYED, MULTISET], ids=["keyed", "multiset"])
 @given(commits=HISTORY, buckets=BUCKETS, max_rows=MAX_ROWS, piece=A_PIECE)
 def test_random_history(
-    schema: TableSchema, commits: list[tuple[str, list[Change]]], buckets: int, max_rows: int, piece: int
+    schema: TableSchema,
+    commits: list[tuple[str, list[Change]]],
+    buckets: int,
+    max_rows: int | None,
+    piece: int,
 ) -> None:
     """Changes between any two versions are the model's difference, and any way of stepping rebuilds it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -112,14 +130,14 @@ def test_random_history(
 @FEWER
 @given(commits=HISTORY, buckets=BUCKETS, max_rows=MAX_ROWS)
 def test_random_history_of_a_partitioned_table(
-    commits: list[tuple[str, list[Change]]], buckets: int, max_rows: int
+    commits: list[tuple[str, list[Change]]], buckets: int, max_rows: int | None
 ) -> None:
     """A partition for each key: one bucket number in many folders."""
     check_history(PARTITIONED, commits, buckets, max_rows)
 
 
 def check_history(
-    schema: TableSchema, commits: list[tuple[str, list[Change]]], buckets: int, max_rows: int
+    schema: TableSchema, commits: list[tuple[str, list[Change]]], buckets: int, max_rows: int | None
 ) -> None:
     with TemporaryDirectory() as folder:
         table = Table.create(Path(folder) / "t", schema, {"bucket": str(buckets)})
@@ -133,7 +151,7 @@ def check_history(
         check_stepping(table, states, max_rows)
 
 
-def check_stepping(table: Table, states: dict[int, State], max_rows: int) -> None:
+def check_stepping(table: Table, states: dict[int, State], max_rows: int | None) -> None:
     """Walk from nothing to the end; at each version the view is what has been read so far."""
     replay, version = Replay(Counter()), Version.EMPTY
     while (following := table.advance(version, max_rows=max_rows)) != version:
@@ -150,9 +168,9 @@ def check_stepping(table: Table, states: dict[int, State], max_rows: int) -> Non
     assert replay.state == states[max(states)]
 
 
-@given(commits=st.lists(COMMIT, min_size=1, max_size=6), max_rows=st.integers(1, 12), pause=st.integers(0, 6))
+@given(commits=st.lists(COMMIT, min_size=1, max_size=6), max_rows=MAX_ROWS, pause=st.integers(0, 6))
 def test_reader_that_follows_while_the_table_changes(
-    commits: list[tuple[str, list[Change]]], max_rows: int, pause: int
+    commits: list[tuple[str, list[Change]]], max_rows: int | None, pause: int
 ) -> None:
     """A pinned target outlives the commits and compactions after it."""
     with TemporaryDirectory() as folder:
@@ -167,7 +185,7 @@ def test_reader_that_follows_while_the_table_changes(
         assert replay.state == states[max(states)]
 
 
-def step_once(table: Table, replay: Replay, version: Version, max_rows: int) -> Version:
+def step_once(table: Table, replay: Replay, version: Version, max_rows: int | None) -> Version:
     following = table.advance(version, max_rows=max_rows)
     replay.apply(table.changes_between(version, following), is_keyed=True)
     assert state_of(table.at(following).scan()) == replay.state
@@ -186,6 +204,9 @@ def after(table: Table, commit: tuple[str, list[Change]], states: dict[int, Stat
     if action == "rescale":
         rescale(table, changes)
         return {}
+    if action == "delete":
+        delete(table, current, changes)
+        return {table.snapshot().info.data_version: +current}
     if action == "overwrite":
         current = Counter()
     for change in changes:
