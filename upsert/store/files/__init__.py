@@ -1,1 +1,1 @@
-"""Data files of a bucket: immutable, sorted, with a sidecar of lookup indexes; in several formats."""
+"""Data files of a bucket, immutable and sorted, large ones with a sidecar of indexes; in several formats."""

@@ -1,6 +1,6 @@
 """The consolidated changes of a table between two versions.
 
-The keys to look at come from files (`change_files`), cut to a range of hashes by their sidecars, so nothing
+The keys to look at come from files (`change_files`), cut to a range of hashes by their indexes, so nothing
 outside of the range is read. The newest row of each key there is its value at the target; the value at the
 base is looked up in the base's snapshot. Hence exact images of updates and deletions with no files of their
 own, and what one key did in between is folded to one change.

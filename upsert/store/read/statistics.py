@@ -1,6 +1,6 @@
 """Numbers of rows, of different keys, and of each partition's files, without reading rows.
 
-The hashes of an index lie in ascending order in every sidecar, so the smallest ones of all files together are
+The hashes of an index lie in ascending order in every file, so the smallest ones of all files together are
 an even sample of the table's keys: how closely they lie tells how many keys there are (Bar-Yossef et al.,
 "Counting distinct elements in a data stream", 2002). That takes a few pages of each file, and counts a key of
 several runs once.
