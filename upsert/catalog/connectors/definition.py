@@ -138,7 +138,7 @@ def define(folder: str, definition: Definition) -> None:
 
 def definition_in(folder: str) -> Definition | None:
     """The definition in the folder of a table, None for a managed one."""
-    value = table_file.table_in(folder)
+    value = table_file.seen_in(folder)
     if "connector" not in value:
         return None
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, assert_never
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final, assert_never
 
 from upsert.catalog.results import Done, Result
 from upsert.catalog.run import (
@@ -22,6 +23,7 @@ from upsert.catalog.run import (
     views,
 )
 from upsert.sql import statements as s
+from upsert.store.metadata.looks import looking_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +31,18 @@ if TYPE_CHECKING:
     from upsert.catalog.context import Context
 
 
+_OF_ROWS: Final = (s.Select, s.Insert, s.Update, s.Delete, s.Merge, s.DescribeTable, s.Explain)
+"""Statements that define nothing: each of their steps opens the same tables."""
+
+
 def execute(context: Context, statement: s.Statement, spark: SparkSession | None) -> Result:
     """Execute a statement; without a session the active one of this thread runs its queries."""
     definitions.check_kept(statement, spark)
+    with looking_once() if isinstance(statement, _OF_ROWS) else nullcontext():
+        return _executed(context, statement, spark)
+
+
+def _executed(context: Context, statement: s.Statement, spark: SparkSession | None) -> Result:
     match statement:
         case s.CreateTable():
             return definitions.create_table(context, statement, spark)

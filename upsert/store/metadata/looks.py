@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 LASTS_S: Final = 1.0
 """What was seen longer ago is looked at again: an operation may take minutes."""
@@ -58,6 +60,17 @@ _LOOKS: ContextVar[Looks | None] = ContextVar("looks", default=None)
 def looks() -> Looks | None:
     """What this thread has seen within ``looking_once``; None outside of it."""
     return _LOOKS.get()
+
+
+def seen_once(key: Hashable, look: Callable[[], T]) -> T:
+    """What a look gives; within ``looking_once`` what it has given this thread a moment ago."""
+    if (seen := looks()) is None:
+        return look()
+    found: T | None = seen.recent(key)
+    if found is None:
+        found = look()
+        seen.note(key, found)
+    return found
 
 
 @contextmanager

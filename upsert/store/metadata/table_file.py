@@ -24,6 +24,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -36,7 +37,7 @@ from upsert.store.checksums import FORMAT_VERSION, checksum_of_value, content_of
 from upsert.store.kept import Kept
 from upsert.store.log_options import file_mode
 from upsert.store.metadata.definition import Definition, format_of
-from upsert.store.metadata.looks import looks
+from upsert.store.metadata.looks import seen_once
 from upsert.store.storage import put_if_absent, storage_of, swapping
 from upsert.store.storage.base import Versioned
 
@@ -141,6 +142,11 @@ def is_free(value: Mapping[str, Any]) -> bool:
 def table_in(folder: str) -> dict[str, Any]:
     """What ``table.json`` says of the table in a folder."""
     return _checked(value_in(folder), folder)
+
+
+def seen_in(folder: str) -> dict[str, Any]:
+    """``table_in``; within ``looking_once`` what this thread has read a moment ago."""
+    return seen_once((folder, paths.TABLE_FILE), partial(table_in, folder))
 
 
 def _checked(value: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -321,13 +327,7 @@ def to_json(table: TableFile) -> dict[str, Any]:
 
 def looked(folder: str) -> TableFile:
     """``read``; within ``looking_once`` what this thread has read a moment ago."""
-    if (seen := looks()) is None:
-        return read(folder)
-    found: TableFile | None = seen.recent(folder)
-    if found is None:
-        found = read(folder)
-        seen.note(folder, found)
-    return found
+    return seen_once(folder, partial(read, folder))
 
 
 def read(folder: str) -> TableFile:
