@@ -171,6 +171,23 @@ def reshaped_column(
     return pa.chunked_array(chunks, new.type)
 
 
+def own_path(type_: pa.DataType, path: Sequence[str]) -> Path:
+    """The path with the names that fields of structs have, where case does not count; see ``any_case``.
+
+    >>> own_path(pa.list_(pa.struct([("a", pa.int32())])), ["ELEMENT", "A", "b"])
+    ('element', 'a', 'b')
+    """
+    if not path:
+        return ()
+    parts = {type_.field(at).name: type_.field(at).type for at in range(type_.num_fields)}
+    if pa.types.is_list(type_):
+        parts = {ELEMENT: type_.value_type}
+    elif pa.types.is_map(type_):
+        parts = {VALUE: type_.item_type}
+    name = types.any_case(parts)(path[0])
+    return (name, *(own_path(parts[name], path[1:]) if name in parts else path[1:]))
+
+
 def changed_within(
     type_: pa.DataType, path: Sequence[str], change: Callable[[pa.DataType], pa.DataType], of: str
 ) -> pa.DataType:

@@ -6,7 +6,7 @@ columns and the watermark are not stored: rows are written without them, and eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final, Self
@@ -189,6 +189,16 @@ class Index(Jsonable):
         names = listed(columns, "index")
         return cls("_".join(("INDEX", *names)), names, unique)
 
+    def named(self, own: Callable[[str], str]) -> Self:
+        """The index of the columns that its names mean; its own name follows if it is made of theirs.
+
+        >>> str(Index.over(["Id"]).named(str.lower))
+        'INDEX INDEX_id (id)'
+        """
+        columns = tuple(map(own, self.columns))
+        follows = self.name == Index.over(self.columns).name
+        return replace(self, name=Index.over(columns).name if follows else self.name, columns=columns)
+
     def __str__(self) -> str:
         return f"{'UNIQUE ' if self.unique else ''}INDEX {self.name} ({', '.join(self.columns)})"
 
@@ -213,6 +223,14 @@ class ComputedColumn(Jsonable):
     comment: str | None = None
     metadata: str | None = field(default=None, metadata=written_with("type"))
     type: pa.DataType | None = field(default=None, metadata=written_with("type"))
+
+    def named(self, own: Callable[[str], str]) -> Self:
+        """The same, computed from the columns that the names in its expression mean.
+
+        >>> ComputedColumn("total", "N + n", ("N", "n"), 1).named(str.lower).uses
+        ('n',)
+        """
+        return replace(self, uses=tuple(dict.fromkeys(map(own, self.uses))))
 
     def __str__(self) -> str:
         return f"{self.name} AS {self.expression}"
@@ -269,6 +287,14 @@ class Watermark(Jsonable):
 
     column: str
     delay_ms: int = 0
+
+    def named(self, own: Callable[[str], str]) -> Self:
+        """The same of the column that its name means.
+
+        >>> Watermark("TS").named(str.lower).column
+        'ts'
+        """
+        return replace(self, column=own(self.column))
 
     def refusal(self) -> SchemaError:
         """What is said of a column whose times have no zone."""

@@ -306,6 +306,25 @@ def differ_in_case(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
+def any_case(declared: Iterable[str]) -> Callable[[str], str]:
+    """What makes of a name the declared one that it means where case does not count.
+
+    It stays as it is where none is alike, or several differ in case alone.
+
+    >>> list(map(any_case(["id", "v", "V"]), ["ID", "v", "nix"]))
+    ['id', 'v', 'nix']
+    """
+    alike: dict[str, list[str]] = {}
+    for name in declared:
+        alike.setdefault(name.lower(), []).append(name)
+
+    def own(name: str) -> str:
+        found = alike.get(name.lower(), [])
+        return found[0] if len(found) == 1 else name
+
+    return own
+
+
 def fields_that_differ_in_case(type_: pa.DataType) -> tuple[str, str] | None:
     """Two fields of one struct in a type that differ in case alone; None if there are none."""
     inner = [type_.field(number) for number in range(type_.num_fields)]

@@ -233,7 +233,8 @@ class Elements:
             raise cursor.refusal("a table has one WATERMARK")
         column = cursor.name("the name of a column")
         cursor.expect("AS")
-        if cursor.name(f"{column}, or {column} - INTERVAL 'number' unit") != column:
+        named = cursor.name(f"{column}, or {column} - INTERVAL 'number' unit")
+        if named.lower() != column.lower():
             raise SchemaError(
                 f"{cursor.subject}: WATERMARK FOR {column} must be {column} or {column} - INTERVAL 'number' "
                 "unit, found another column; compute a column, and declare the watermark for it"
@@ -328,7 +329,8 @@ def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
             f"columns: the primary key is given twice, by PRIMARY KEY ({', '.join(elements.primary_key)}) "
             f"among the columns and as {', '.join(primary_key)!r}; give one"
         )
-    key = elements.primary_key or tuple(primary_key)
+    own = types.any_case(column.name for column in elements.columns)
+    key = tuple(map(own, elements.primary_key)) or tuple(primary_key)
     try:
         schema = TableSchema(tuple(elements.columns), key)
     except SchemaError as cause:

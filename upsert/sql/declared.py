@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from upsert.errors import SchemaError
 from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
+from upsert.types import any_case
 
 if TYPE_CHECKING:
     from upsert.sql.columns import WrittenCheck
@@ -48,16 +49,20 @@ class Declared:
     checks: tuple[WrittenCheck, ...] = ()
 
     def schema(self, of: str) -> TableSchema:
-        """The table's schema; a ``SchemaError`` where what is declared contradicts itself."""
+        """The table's schema; a ``SchemaError`` where what is declared contradicts itself.
+
+        Case does not count in names of columns, for a new table has no two that differ in it alone.
+        """
+        own = any_case([*(one.name for one in self.columns), *(one.name for one in self.computed)])
         try:
             schema = TableSchema(
                 self.columns,
-                self.primary_key,
-                self.indexes,
-                self.partitioned_by,
+                tuple(map(own, self.primary_key)),
+                tuple(index.named(own) for index in self.indexes),
+                tuple(map(own, self.partitioned_by)),
                 self.comment,
-                self.computed,
-                self.watermark,
+                tuple(column.named(own) for column in self.computed),
+                None if self.watermark is None else self.watermark.named(own),
             )
             schema.check_new_names()
             schema.check_watermark()

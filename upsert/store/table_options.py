@@ -6,7 +6,7 @@ Paimon, its successor. Those of a table's log are declared in ``log_options``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -23,7 +23,7 @@ from upsert.store.retention import partition_time, policy
 from upsert.store.retention.partition_time import PARTITION_OPTIONS, PartitionAge
 from upsert.store.retention.policy import Retention
 from upsert.store.rows import merge_rules
-from upsert.store.rows.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules
+from upsert.store.rows.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules, with_names
 
 _GREATEST_LEVEL: Final = 22
 _CODECS: Final = tuple(dict.fromkeys(codec for format_ in FORMATS for codec in format_.codecs))
@@ -252,6 +252,21 @@ class TableOptions:
             partition_age=_partition_age(owner, values, schema),
             **options.values_held(cls, values),
         )
+
+
+def with_own_columns(given: Mapping[str, str], own: Callable[[str], str]) -> dict[str, str]:
+    """The options, with the names of columns as the table has them.
+
+    >>> with_own_columns({"bucket-key": "ID", "partition.timestamp-pattern": "$Day $Hour"}, str.lower)
+    {'bucket-key': 'id', 'partition.timestamp-pattern': '$day $hour'}
+    """
+    pattern = partition_time.PATTERN
+    return {
+        key: partition_time.NAMED.sub(lambda name: f"${own(name[1])}", text)
+        if key.lower() == pattern
+        else text
+        for key, text in with_names(given, own).items()
+    }
 
 
 def _partition_age(owner: str, values: Mapping[str, Any], schema: TableSchema) -> PartitionAge | None:

@@ -31,7 +31,7 @@ from upsert.catalog.create_as.object_store import ObjectStoreStage, ObjectStoreS
 from upsert.catalog.create_as.stages import Entry
 from upsert.catalog.job_hooks import Job, JobStatusHook
 from upsert.catalog.warehouse import Warehouse
-from upsert.errors import ConfigurationError, SchemaError
+from upsert.errors import ConfigurationError
 from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.managed.writer import described_sink
@@ -40,10 +40,12 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index, TableSchema
 from upsert.spark.columns import column_of
 from upsert.spark.queries import stop_listening
+from upsert.sql.declared import Declared
 from upsert.store import Table
 from upsert.store.storage import storage_of
-from upsert.store.table_options import TableOptions
+from upsert.store.table_options import TableOptions, with_own_columns
 from upsert.stream_keys import UpsertKey
+from upsert.types import any_case
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -76,12 +78,7 @@ def derived_schema(
     of = f"table {name!r}"
     columns = tuple(column_of(field, of) for field in rows.fields if field.name != ROW_KIND_COLUMN)
     key = tuple(primary_key) or _group_key(rows)
-    try:
-        schema = TableSchema(columns, key, tuple(indexes), tuple(partitioned_by), comment)
-        schema.check_new_names()
-    except SchemaError as cause:
-        raise SchemaError(f"table {name!r}: {cause}") from None
-    return schema
+    return Declared(columns, key, tuple(indexes), tuple(partitioned_by), comment).schema(of)
 
 
 def _group_key(rows: StructType) -> tuple[str, ...]:
@@ -439,7 +436,7 @@ class TableFromQuery:
             indexes=self.indexes,
             comment=self.comment,
         )
-        options = dict(self.options)
+        options = with_own_columns(self.options, any_case(schema.names))
         if (connector := options.pop("connector", None)) is None:
             return NewTable(self.name, schema, options)
         return NewTable(self.name, schema, options, Definition(connector, schema, options))

@@ -26,14 +26,9 @@ def own_names(names: Iterable[str], schema: TableSchema, spark: SparkSession | N
     >>> own_names(["ID", "nix"], TableSchema.of({"id": pa.int32(), "v": pa.string()}), None)
     ('id', 'nix')
     """
-    declared = declared_names(schema)
     if spark is not None and is_case_sensitive(spark):
         return tuple(names)
-    alike: dict[str, list[str]] = {}
-    for name in declared:
-        alike.setdefault(name.lower(), []).append(name)
-    found = ((name, alike.get(name.lower(), [])) for name in names)
-    return tuple(own[0] if len(own) == 1 else name for name, own in found)
+    return tuple(map(types.any_case(declared_names(schema)), names))
 
 
 def spark_type(column: Column) -> Any:

@@ -37,7 +37,7 @@ from upsert.spark.batches import arrow_of, collected
 from upsert.sql import statements as s
 from upsert.sql.checks import check_default, check_of, with_checks
 from upsert.sql.columns import of_connector
-from upsert.sql.show_create import WAS_THERE, create_text, was_there
+from upsert.sql.show_create import WAS_THERE, create_text, declared_names, was_there
 from upsert.store import Table
 from upsert.store.alterations import (
     AddCheck,
@@ -50,7 +50,8 @@ from upsert.store.alterations import (
 from upsert.store.log_options import TOPIC
 from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.rows.partitions import is_within, specified
-from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH
+from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH, with_own_columns
+from upsert.types import any_case
 from upsert.views.view import definition_of
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def create_table(context: Context, statement: s.CreateTable, spark: SparkSession
             raise ConfigurationError(
                 f"{what}: option {option!r} is that of a view; write CREATE MATERIALIZED VIEW"
             )
-    path, options = table_ref.path, dict(statement.options)
+    own = any_case(declared_names(statement.schema))
+    path, options = table_ref.path, with_own_columns(statement.options, own)
     if os.path.isfile(path):
         raise TableExistsError(f"table {table_ref.shown!r}: {path!r} is a file; choose another name")
     make: Callable[[], object]

@@ -22,6 +22,7 @@ from upsert.catalog.run import (
     shows,
     views,
 )
+from upsert.catalog.run.stated_names import as_declared
 from upsert.sql import statements as s
 from upsert.store.metadata.looks import looking_once
 
@@ -43,6 +44,7 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
 
 
 def _executed(context: Context, statement: s.Statement, spark: SparkSession | None) -> Result:
+    statement = as_declared(context, statement, spark)
     match statement:
         case s.CreateTable():
             return definitions.create_table(context, statement, spark)

@@ -51,7 +51,7 @@ from upsert.sql.show_create import WAS_THERE, declared_names, view_was_there
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
-from upsert.store.table_options import TableOptions
+from upsert.store.table_options import TableOptions, with_own_columns
 from upsert.views.hidden_tables import consumer_of, release
 from upsert.views.progress import Bases, Versions
 from upsert.views.refresh import Explained, Plan, Refresher, ViewShape, explained
@@ -474,6 +474,7 @@ def _planned(
             f"view {table_ref.shown!r}: column {variants[0]!r} is VARIANT, which Spark does not compare, so "
             "no refresh can tell what has changed; take values out of it with variant_get, or use to_json"
         )
-    options = context.options.with_defaults(statement.options) | {OPTION: definition.to_option()}
+    given = with_own_columns(statement.options, types.any_case(schema.names))
+    options = context.options.with_defaults(given) | {OPTION: definition.to_option()}
     own = versions, query.bases, context.view_plan
     return _NewView(table_ref.name, schema, options, None, *own), rows

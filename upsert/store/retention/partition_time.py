@@ -23,7 +23,7 @@ from upsert.store.paths import Partition
 
 _TIMES: Final = (pa.date32(), types.TIMESTAMP, types.TIMESTAMP_NTZ, pa.string())
 _SHORT_YEAR: Final = 2
-_NAMED: Final = re.compile(r"\$(\w+)")
+NAMED: Final = re.compile(r"\$(\w+)")
 
 _ISO: Final = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
@@ -156,9 +156,9 @@ class PartitionAge:
         (90000000, None)
         """
         values = dict(partition)
-        if any(values[name] is None for name in _NAMED.findall(self.pattern)):
+        if any(values[name] is None for name in NAMED.findall(self.pattern)):
             return None
-        found = self.reads.fullmatch(_NAMED.sub(lambda name: values[name[1]] or "", self.pattern))
+        found = self.reads.fullmatch(NAMED.sub(lambda name: values[name[1]] or "", self.pattern))
         if found is None:
             return None
         parts = {name: int(digits) for name, digits in found.groupdict().items() if digits is not None}
@@ -176,7 +176,7 @@ class PartitionAge:
 
 
 def _check_pattern(owner: str, pattern: str, columns: Sequence[str]) -> None:
-    named = _NAMED.findall(pattern)
+    named = NAMED.findall(pattern)
     if not named:
         raise ConfigurationError(
             f"{owner}: option {PATTERN!r} must name a partition column, as ${columns[0]}, got {pattern!r}"

@@ -271,18 +271,34 @@ def renamed(given: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     >>> renamed({"sequence.field": "a,b", "fields.a.aggregate-function": "sum"}, "a", "x")
     {'sequence.field': 'x,b', 'fields.x.aggregate-function': 'sum'}
     """
+    return with_names(given, lambda name: new if name == old else name)
+
+
+_LISTED: Final = re.compile(r"[^\s,;](?:[^,;]*[^\s,;])?")
+"""A name in a list of columns, see `options.names`."""
+
+_LISTS: Final = ("sequence.field", "bucket-key", "key.fields")
+"""Options that list columns; the last one is of topics."""
+
+
+def with_names(given: Mapping[str, str], own: Callable[[str], str]) -> dict[str, str]:
+    """The options with other names of columns.
+
+    >>> with_names({"sequence.field": "A, b", "fields.A.aggregate-function": "sum"}, str.lower)
+    {'sequence.field': 'a, b', 'fields.a.aggregate-function': 'sum'}
+    """
 
     def follow(columns: str) -> str:
-        return ",".join(new if name == old else name for name in options.names(columns))
+        return _LISTED.sub(lambda name: own(name[0]), columns)
 
     found = {}
     for key, value in given.items():
         match = _FIELD.fullmatch(key)
         if match is not None and match["what"] == _GROUP:
             key, value = f"fields.{follow(match['column'])}.{_GROUP}", follow(value)
-        elif match is not None and match["column"] == old:
-            key = f"fields.{new}.{match['what']}"
-        elif key.lower() in ("sequence.field", "bucket-key"):
+        elif match is not None:
+            key = f"fields.{own(match['column'])}.{match['what']}"
+        elif key.lower() in _LISTS:
             value = follow(value)
         found[key] = value
     return found
