@@ -19,7 +19,7 @@ _PARTS: Final = frozenset(
     {"distinct", "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset"}
 )
 _MOST_ROWS: Final = (1 << 31) - 1
-"""The largest number that Spark takes for a LIMIT."""
+"""The largest number that Spark takes for a LIMIT, and for its sum with an OFFSET."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,8 @@ class _Reader:
             NotPlainError: it is Spark's.
         """
         limit, offset = (self._number(tree.args.get(part)) for part in ("limit", "offset"))
+        if (limit or 0) + (offset or 0) > _MOST_ROWS:
+            raise NotPlainError
         where, having = (
             None if tree.args.get(part) is None else tree.args[part].this for part in ("where", "having")
         )

@@ -166,6 +166,7 @@ def test_orders_are_sparks(spark: SparkSession, filled: Catalog, monkeypatch: py
         "FROM kinds |> WHERE id = 1 |> LIMIT 1",
         "SELECT * FROM kinds /*+ OPTIONS('scan.mode' = 'latest') */",
         "SELECT id FROM kinds LIMIT -1",
+        "SELECT id FROM kinds ORDER BY id LIMIT 2147483647 OFFSET 1",
         "SELECT id FROM kinds WHERE whole + whole > 3",
         "SELECT id FROM kinds WHERE NULL",
         "SELECT id FROM kinds WHERE (coalesce(NULL, NULL))",
