@@ -25,7 +25,14 @@ from upsert.catalog.run.assignments import assigned, default_of, own_names
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import configured, needed
 from upsert.catalog.run.queries import check_tables, frame
-from upsert.catalog.run.row_changes import check_engine, check_once, check_stored, committed, tracked
+from upsert.catalog.run.row_changes import (
+    begins_again,
+    check_engine,
+    check_once,
+    check_stored,
+    committed,
+    tracked,
+)
 from upsert.catalog.run.rows_found import FoundRows, MergedRows, Named, few, in_one_task, merged_rows
 from upsert.catalog.run.without_spark.clauses import SEVERAL, THERE, TWICE, BrokenRuleError
 from upsert.catalog.run.without_spark.merge import merged
@@ -62,6 +69,7 @@ REMEDIES: Final = {
 }
 
 
+@begins_again
 def merge(context: Context, statement: s.Merge, spark: SparkSession | None) -> Result:
     """``MERGE INTO t USING s ON … WHEN …``: in one commit, which change streams show unless tracking is off.
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -26,6 +26,7 @@ from upsert.errors import (
     SchemaError,
     SnapshotExpiredError,
     StaleWriterError,
+    UpsertError,
     own_error,
 )
 from upsert.managed import frames
@@ -58,6 +59,41 @@ ATTEMPTS: Final = 10
 _TRACKING: Final = "change-tracking"
 
 
+_Changing = TypeVar("_Changing", s.Delete, s.Update, s.Merge)
+_Executes = Callable[["Context", _Changing, "SparkSession | None"], Result]
+
+
+def begins_again(execute: _Executes[_Changing]) -> _Executes[_Changing]:
+    """A statement whose rows no longer fit its table, altered meanwhile, is executed from its beginning."""
+
+    @wraps(execute)
+    def executed(context: Context, statement: _Changing, spark: SparkSession | None) -> Result:
+        for _ in range(1, ATTEMPTS):
+            seen = _state(context, statement.name)
+            try:
+                return execute(context, statement, spark)
+            except (SchemaError, PySparkException) as cause:
+                if not isinstance(own_error(cause), SchemaError):
+                    raise
+                now = _state(context, statement.name)
+                if now is None or seen is None or now.definition == seen.definition:
+                    raise
+                if now.data_version > seen.id:
+                    raise  # it may have been committed
+        return execute(context, statement, spark)
+
+    return executed
+
+
+def _state(context: Context, name: str) -> SnapshotInfo | None:
+    """The newest snapshot of a managed table; None of what is none, which the statement says itself."""
+    try:
+        return context.managed(name).snapshot().info
+    except UpsertError:
+        return None
+
+
+@begins_again
 def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
     """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
 
@@ -119,6 +155,7 @@ def _comparisons(
     return alternatives(condition, schema, None if session is None else zone(session), subject, name)
 
 
+@begins_again
 def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
     """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
     subject = f"UPDATE {statement.name}"

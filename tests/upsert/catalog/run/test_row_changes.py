@@ -24,8 +24,10 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.managed import frames
+from upsert.schema import Column
 from upsert.sql.parser import parse
 from upsert.sql.statements import Delete, Update
+from upsert.store.alterations import AddColumn
 from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
 
@@ -346,6 +348,25 @@ class TestRowsThatSparkFinds:
         tries, other = [], 2
         with pytest.raises(CommitConflictError, match="other writers changed them 1 times"):
             catalog.sql("DELETE FROM users WHERE length(name) = 6", spark)
+
+    @pytest.mark.parametrize(("way", "few"), [("write_few", 100), ("write", -1)])
+    def test_a_statement_whose_table_is_altered_meanwhile_begins_again(
+        self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str, few: int
+    ) -> None:
+        tries, own = list[int](), getattr(frames, way)
+        monkeypatch.setattr(rows_found, "FEW_ROWS", few)
+
+        def write(df: DataFrame, path: str, options: dict[str, str]) -> Snapshot | None:
+            tries.append(1)
+            if len(tries) == 1:
+                catalog.table("users").alter(AddColumn(Column("x", pa.int32())))
+            done: Snapshot | None = own(df, path, options)
+            return done
+
+        monkeypatch.setattr(frames, way, write)
+        catalog.sql("UPDATE users SET n = n + 1 WHERE soundex(name) = 'B100'", spark)
+        assert self.rows(catalog) == [(1, "ann", 1, None), (2, "bob", 3, None), (3, "cecilia", 3, None)]
+        assert len(tries) == 2
 
     @pytest.mark.parametrize(("is_committed", "tries", "n"), [(True, 1, 2), (False, 2, 2)])
     def test_what_another_process_has_committed_is_not_done_again_for_what_its_log_says(

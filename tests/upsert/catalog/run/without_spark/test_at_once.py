@@ -144,6 +144,46 @@ def test_a_statement_that_is_overtaken_five_times_goes_first(
     assert {id: n for id, n, _ in rows_of(catalog)} == expected
 
 
+OF_ONE_COLUMN = (
+    "UPDATE t SET n = n + 1 WHERE id < 3",
+    "DELETE FROM t WHERE id + n >= 15",
+    "MERGE INTO t USING (VALUES (3, 7)) AS s(id, n) ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = s.n",
+)
+
+
+@pytest.mark.parametrize("change", ["ADD COLUMN x INT", "DROP COLUMN m"])
+@pytest.mark.parametrize(
+    ("columns", "statement"),
+    [*((KEYED, one) for one in OF_ONE_COLUMN), *((KEYLESS, one) for one in OF_ONE_COLUMN[:2])],
+)
+def test_a_statement_whose_table_is_altered_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str, statement: str, change: str
+) -> None:
+    catalog, expected = made(tmp_path / "beside", columns), made(tmp_path / "after", columns)
+    for text in (f"ALTER TABLE t {change}", statement):
+        without(expected, text)
+    own, tries = frames.write_rows, list[str]()
+
+    def altered(rows: pa.Table, path: str, options: dict[str, str]) -> Snapshot:
+        tries.append(path)
+        if len(tries) == 1:
+            execute_elsewhere(catalog, f"ALTER TABLE t {change}")
+        return own(rows, path, options)
+
+    monkeypatch.setattr(frames, "write_rows", altered)
+    without(catalog, statement)
+    assert len(tries) == 2
+    found, wanted = (one.table("t").snapshot().scan().sort_by("id") for one in (catalog, expected))
+    assert found.equals(wanted)
+
+
+def execute_elsewhere(catalog: Catalog, statement: str) -> None:
+    """As another process, which has looked at other tables a moment ago."""
+    thread = Thread(target=without, args=[catalog, statement])
+    thread.start()
+    thread.join()
+
+
 def test_an_update_of_rows_without_a_key_begins_again_after_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
