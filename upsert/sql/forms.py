@@ -40,6 +40,9 @@ _NO_NAMES: Final = frozenset(
 _LIST: Final = frozenset({","})
 _PHRASE: Final = frozenset({",", "FROM"})
 _WITH_PHRASE: Final = ("SUBSTRING", "SUBSTR")
+_OF_TWO: Final = ("NVL", "IFNULL")
+"""Functions of two values, to sqlglot the same as COALESCE, which has any number."""
+
 _FOLLOWING: Final = {
     "WHEN": frozenset({"THEN"}),
     "THEN": frozenset({"WHEN", "ELSE", "END"}),
@@ -164,8 +167,8 @@ class _Open:
     """What is open around the next word.
 
     Attributes:
-        kind: ``(`` for brackets, ``in`` for those of a list, ``cast`` and ``phrase`` for those of functions
-            with words between their operands; ``case``.
+        kind: ``(`` for brackets, ``in`` for those of a list, ``two`` for those of a function of two values,
+            ``cast`` and ``phrase`` for those of functions with words between their operands; ``case``.
         ends: the words that may end an operand: of a CASE, or of a list or phrase in brackets.
         is_between: whether a BETWEEN has no AND yet.
         has_predicate: whether the condition has one of IS, IN, LIKE and BETWEEN, of which Spark takes one.
@@ -288,6 +291,8 @@ class _Reader:
             return
         elif name in _WITH_PHRASE:
             self.open.append(_Open("phrase", _PHRASE))
+        elif name in _OF_TWO:
+            self.open.append(_Open("two", _LIST))
         else:
             self.open.append(_Open("(", _LIST))
         self.is_whole = name not in _WITH_PHRASE
@@ -369,7 +374,7 @@ class _Reader:
             around.ends_condition()
             self.at += 1
             self.is_whole = word not in ("FROM", "FOR")
-            around.ends = _FOLLOWING.get(word, frozenset())
+            around.ends = frozenset() if around.kind == "two" else _FOLLOWING.get(word, frozenset())
             if word == "END":
                 self.open.pop()
             return word != "END"
@@ -378,7 +383,8 @@ class _Reader:
             self._expect(found=self._word() == ")")
             self.open.pop()
             return False
-        if around.kind in ("(", "in", "phrase") and self._skip(")"):
+        has_all = around.kind in ("(", "in", "phrase") or (around.kind == "two" and not around.ends)
+        if has_all and self._skip(")"):
             self.open.pop()
             return self._after_truth() if around.kind == "in" else False
         raise _MisfitError

@@ -99,6 +99,7 @@ CHECKS = """
     CASE n WHEN 1 THEN true END
     if(yes, n > 0, x > 0)
     coalesce(n, 0) > 0
+    nvl(n, ifnull(n, coalesce(0))) > 0 AND coalesce(n, 0, nvl(n, 1)) > 0
     coalesce(dec, 1.5) > 1
     n > 0 OR t = 'ab' AND NOT yes
     CAST(n AS BIGINT) + 1 > 0
@@ -137,6 +138,8 @@ def is_broken(schema: TableSchema, row: pa.Table) -> bool:
     [
         ("n IN (1,, 2)", "found ',' at line 1, column 9"),
         ("coalesce(n, ) > 1", "found ')' at line 1, column 13"),
+        ("nvl(n, 1, 2) > 1", "found ',' at line 1, column 9"),
+        ("ifnull(n) > 1", "found ')' at line 1, column 9"),
         ("n BETWEEN 1 2", "found '2' at line 1, column 13"),
         ("n NOT NULL", "found 'NULL' at line 1, column 7"),
         ("CASE WHEN yes n > 1 END", "found 'n' at line 1, column 15"),
