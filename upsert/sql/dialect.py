@@ -400,11 +400,18 @@ def _let_words_be_names(tokens: Sequence[Token]) -> None:
     """Make names of the words that stand alone where a column or a table must stand."""
     kinds = [token.token_type for token in tokens]
     for at, token in enumerate(tokens):
-        is_alone = (at == 0 or kinds[at - 1] in _BEFORE_NAMES) and (
-            at + 1 == len(kinds) or kinds[at + 1] in _BEHIND_NAMES
-        )
-        is_word = is_alone and kinds[at] not in _TEXTS and _MAY_BE_NAMES.fullmatch(token.text)
-        if is_word and not _begins_value(kinds, at):
+        if kinds[at] in _TEXTS:
+            continue
+        before = None if at == 0 else kinds[at - 1]
+        is_word = _MAY_BE_NAMES.fullmatch(token.text) is not None
+        if before is _T.COLON:  # of a parameter
+            is_name = is_word or kinds[at] is _T.FROM
+        else:
+            is_alone = (before is None or before in _BEFORE_NAMES) and (
+                at + 1 == len(kinds) or kinds[at + 1] in _BEHIND_NAMES
+            )
+            is_name = is_alone and is_word and not _begins_value(kinds, at)
+        if is_name:
             token.token_type = kinds[at] = TokenType.IDENTIFIER
 
 

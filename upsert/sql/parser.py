@@ -187,7 +187,7 @@ def _alias(cursor: Cursor, before: str) -> str:
 
 
 def _ends_value(cursor: Cursor) -> bool:
-    return cursor.ahead("WHERE") or (cursor.ahead("FROM") and cursor.word(-1) != "DISTINCT")
+    return cursor.ahead("WHERE") or (cursor.ahead("FROM") and cursor.word(-1) not in ("DISTINCT", ":"))
 
 
 def _set_column(cursor: Cursor, table: str) -> str:

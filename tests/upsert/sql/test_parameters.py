@@ -37,6 +37,18 @@ MERGE = (
         (MERGE, [1, 2, 3, 4, 5], "", [1, 2, 3, 4, 5]),
         ("EXPLAIN INSERT INTO t SELECT a FROM u WHERE c = ?", [1], "", [1]),
         ("CREATE TABLE t AS SELECT a, :x AS x FROM u", {"x": 1}, "", [1]),
+        (
+            "SELECT :case AS c FROM t WHERE b BETWEEN :from AND :to",
+            {"case": 1, "from": 2, "to": 3},
+            "",
+            [1, 2, 3],
+        ),
+        (
+            "UPDATE t SET a = :values, b = :from + 1 WHERE c < :limit",
+            {"values": 1, "from": 2, "limit": 3},
+            "",
+            [1, 2, 3],
+        ),
     ],
 )
 def test_values_are_bound_in_the_order_of_their_marks(
@@ -151,6 +163,8 @@ def test_spark_gets_literals_of_the_values_types(spark: SparkSession, tmp_path: 
     )
     found = catalog.sql("SELECT id FROM t WHERE v = ? AND n > ? LIMIT ?", spark, args=[text, 3.5, 5]).rows
     assert found.to_pylist() == [{"id": 2}]
+    between = "SELECT id FROM t WHERE n BETWEEN :from AND :like"
+    assert catalog.sql(between, spark, args={"from": 3.5, "like": 9}).rows.to_pylist() == [{"id": 2}]
     no_literals = [object(), {"a": 1}, (1, 2), {1}, [1, "a"], 2**63, Decimal("NaN"), Decimal("1E-40")]
     for value in no_literals:
         expected = f"parameter :a must be a literal of Spark SQL, got {type(value).__name__}"
