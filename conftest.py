@@ -93,6 +93,14 @@ def _shared_session_is_active(request: pytest.FixtureRequest) -> None:
         java_of(session).org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _views_go_with_their_module() -> Iterator[None]:
+    """Temporary views of the shared session hide another module's tables of their names: none is left."""
+    yield
+    if (session := SparkSession._instantiatedSession) is not None:
+        session._jsparkSession.sessionState().catalog().clearTempTables()
+
+
 @pytest.fixture
 def ended_queries(spark: SparkSession) -> Iterator[None]:
     """Streaming queries of the shared session that a test leaves are stopped after it."""
