@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -364,6 +364,7 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
     if tree is None or isinstance(tree, exp.Command) or not isinstance(tree, wanted):
         what = "a query" if is_query else "an expression"
         raise SchemaError(f"{subject}: expected {what}, found {text.strip()[:40]!r}")
+    _check_lists_go_on(tokens, subject, revision)
     return tree
 
 
@@ -438,6 +439,16 @@ def _check_no_signs_of_versions(tokens: Sequence[Token], subject: str, revision:
                 f"{subject}: a state of a table must be written {before.text} VERSION AS OF {version[1]}, or "
                 f"TIMESTAMP AS OF '…', found {before.text}@{after.text} at "
                 f"{position(revision.first, revision.original(before.start))}"
+            )
+
+
+def _check_lists_go_on(tokens: Sequence[Token], subject: str, revision: Revision) -> None:
+    """Refuse a comma before FROM, and SELECT FROM, where sqlglot misses nothing, and Spark reads a column."""
+    for before, token in pairwise(tokens):
+        if token.token_type is TokenType.FROM and before.token_type in (TokenType.SELECT, TokenType.COMMA):
+            raise SchemaError(
+                f"{subject}: expected a column or a value after {before.text!r}, found {token.text!r} at "
+                f"{position(revision.first, revision.original(token.start))}; as a name it is written `FROM`"
             )
 
 

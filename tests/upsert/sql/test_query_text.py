@@ -157,6 +157,14 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
     [
         ("SELECT FROM WHERE", "query: expected table name, found 'WHERE' at line 1, column 13"),
         ("SELECT a\nFROM t\nWHERE a b c", "found 'b' at line 3, column 9"),
+        (
+            "SELECT a,\n  FROM t",
+            "query: expected a column or a value after ',', found 'FROM' at line 2, column 3; as",
+        ),
+        (
+            "SELECT 1 FROM (SELECT FROM t)",
+            "expected a column or a value after 'SELECT', found 'FROM' at line 1, column 23",
+        ),
         ("SELECT PROCTIME(), a b c FROM t", "found 'c' at line 1, column 24"),
         ("SELECT a FROM (SELECT", "query: expecting ), found"),
         ("SELECT 'a FROM t", "query: the text has an open quote or comment"),

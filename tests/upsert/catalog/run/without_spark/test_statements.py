@@ -117,10 +117,8 @@ def test_orders_are_sparks(spark: SparkSession, filled: Catalog, monkeypatch: py
 @pytest.mark.parametrize(
     "text",
     [
-        "SELECT id, FROM kinds",
         "SELECT id,, name FROM kinds",
         "SELECT , id FROM kinds",
-        "SELECT FROM kinds",
         "SELECT id AS , name AS n FROM kinds",
         "SELECT id AS 'x' FROM kinds",
         'SELECT id AS "x" FROM kinds',
