@@ -68,6 +68,8 @@ class TableRef:
 
     def found(self, read: Callable[[str], T]) -> T:
         """What is read in the folder of an existing table: in an object store each look is a request."""
+        if storage_of(self.path).is_local:  # a folder that a query is filling has all that is read, too
+            return read(self.existing())
         try:
             return read(self.path)
         except TableNotFoundError:
