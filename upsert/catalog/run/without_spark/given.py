@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -233,8 +234,8 @@ def computed(
         NotPlainError: it is Spark's.
         UnknownColumnError: ``column`` has raised it.
     """
-    if any(math.isinf(float(one.name)) for one in tree.find_all(exp.Literal) if not one.is_string):
-        raise NotPlainError  # Spark has no literal for it
+    if any(map(_is_beyond, tree.find_all(exp.Literal))):
+        raise NotPlainError
     if any(map(_has_no_type, (tree, *_asked(tree)))):
         raise NotPlainError  # Spark takes it for no condition
     try:
@@ -244,6 +245,15 @@ def computed(
         raise
     except (SchemaError, ConfigurationError) as cause:
         raise NotPlainError from cause
+
+
+def _is_beyond(literal: exp.Literal) -> bool:
+    """Whether Spark cannot write a number, or compares NULL of a BIGINT with it, as if it were less."""
+    if literal.is_string:
+        return False
+    if "e" in literal.name.lower():
+        return math.isinf(float(literal.name))
+    return Decimal(literal.name) >= (1 << 63) + isinstance(literal.parent, exp.Neg)
 
 
 def _asked(tree: exp.Expr) -> Iterator[exp.Expr]:
