@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Self
+
+TOLD_AFTER_S: Final = 10.0
+"""Who waits for a lock says so after this time, if one holder has kept it."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -62,6 +69,67 @@ class FileLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def name_holder(descriptor: int, process: int | None = None) -> None:
+    """Say in a lock's file who has it since when, this process or another one, for those who wait."""
+    now = datetime.now().astimezone().isoformat(" ", "seconds")
+    name = f"process {process or os.getpid()} on {socket.gethostname()}, since {now}"
+    with suppress(OSError):  # without it the others wait all the same
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, name.encode())
+
+
+@dataclass
+class Holder:
+    """Who has a lock, or had it last, as of the newest look; ``tell`` gets who kept it since the look before.
+
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "lock")
+    >>> with FileLock.take(path) as lock:
+    ...     name_holder(lock.descriptor, process=12)
+    ...     holder = Holder(path, lambda name: print(name[:14]))
+    ...     holder.look()
+    ...     name_holder(lock.descriptor, process=13)
+    ...     holder.look()
+    process 12 on
+    """
+
+    path: str
+    tell: Callable[[str], None]
+    name: str = field(init=False)
+    """Empty if that cannot be known."""
+
+    def __post_init__(self) -> None:
+        """Look for the first time."""
+        self.name = self._named()
+
+    def look(self) -> None:
+        """Look again."""
+        before, self.name = self.name, self._named()
+        if self.name == before:
+            self.tell(before or "a process without a name")
+
+    def _named(self) -> str:
+        with suppress(OSError), open(self.path, "rb") as file:
+            return file.read().decode(errors="replace")
+        return ""
+
+
+@contextmanager
+def telling_holder(path: str, tell: Callable[[str], None]) -> Iterator[None]:
+    """A block that waits for a lock; another thread tells who keeps it, each ten seconds."""
+    holder, is_over = Holder(path, tell), threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(TOLD_AFTER_S):
+            holder.look()
+
+    threading.Thread(target=look, name="telling holder", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 @contextmanager

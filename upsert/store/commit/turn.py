@@ -8,23 +8,20 @@ whose holder hangs, as a process that is stopped does, holds each process up onc
 from __future__ import annotations
 
 import os
-import socket
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from datetime import datetime
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
-from upsert.flock import FileLock
+from upsert.flock import TOLD_AFTER_S, FileLock, Holder, name_holder
 from upsert.store import paths
 from upsert.store.storage import storage_of
 
 LONGEST_WAIT_S: Final = 300.0
-TOLD_AFTER_S: Final = 10.0
 _PAUSE_S: Final = 0.005
 _SHORT_WAIT_S: Final = 0.1
 """For a turn that was waited for before: another commit may just be asking for it, as this one does."""
@@ -89,7 +86,7 @@ class Turn:
             return
         self._lock, _ = self._got(is_shared=False)
         if self._lock is not None:
-            self._name_holder(self._lock)
+            name_holder(self._lock.descriptor)  # no other turn has the same process and time
             self._before = _taken.set({**_taken.get(), self.path: self._lock})
 
     def end(self) -> None:
@@ -117,41 +114,25 @@ class Turn:
 
     def _awaited(self, *, is_shared: bool) -> FileLock | None:
         """The lock once the others' turns are over; None if one lasts too long."""
-        holder = self._holder()
-        is_known = bool(holder) and _too_long.get(self.path) == holder
+        holder = Holder(self.path, self._warn)
+        is_known = bool(holder.name) and _too_long.get(self.path) == holder.name
         begun = looked = self.monotonic()
         until = begun + (_SHORT_WAIT_S if is_known else LONGEST_WAIT_S)
         while (lock := FileLock.take(self.path, is_shared=is_shared)) is None:
             now = self.monotonic()
             if now >= looked + TOLD_AFTER_S:
-                before, holder, looked = holder, self._holder(), now
-                if holder == before:
-                    self._warn(holder)
+                holder.look()
+                looked = now
             if now >= until:
-                _too_long[self.path] = holder
+                _too_long[self.path] = holder.name
                 return None
             self.sleep(_PAUSE_S)
         return lock
 
-    def _name_holder(self, lock: FileLock) -> None:
-        """Say in the lock's file who has it since when, which no other turn has in common."""
-        now = datetime.now().astimezone().isoformat(" ", "seconds")
-        with suppress(OSError):  # without it the others wait all the same
-            os.ftruncate(lock.descriptor, 0)
-            os.write(
-                lock.descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {now}".encode()
-            )
-
-    def _holder(self) -> str:
-        """Who has the turn, or had the one before; an empty text if that cannot be known."""
-        with suppress(OSError), open(self.path, "rb") as file:
-            return file.read().decode(errors="replace")
-        return ""
-
     def _warn(self, holder: str) -> None:
         warnings.warn(
             f"table {paths.name_of(self.root)!r}: a commit waits for another one's turn, for "
-            f"{LONGEST_WAIT_S:g} s at most — it is that of {holder or 'a process without a name'}; if that "
+            f"{LONGEST_WAIT_S:g} s at most — it is that of {holder}; if that "
             "is stopped, let it continue (kill -CONT) or end it",
             LongTurnWarning,
             stacklevel=2,

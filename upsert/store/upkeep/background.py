@@ -14,11 +14,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from upsert.errors import TableNotFoundError
-from upsert.flock import FileLock
+from upsert.flock import FileLock, name_holder, telling_holder
 from upsert.store import paths
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.metadata import table_file
@@ -42,6 +43,10 @@ class CompactionWarning(UserWarning):
     """A compaction failed. The table is right and complete, and slower to read until one succeeds."""
 
 
+class LongCompactionWarning(UserWarning):
+    """A compaction, or ALTER TABLE, waits for that of another process to end, which may be stopped."""
+
+
 @contextmanager
 def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
     """Hold the table's compaction lock; yields the descriptor that holds it, None if it was not got.
@@ -49,18 +54,33 @@ def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
     A process that dies lets go of it; a child process that has inherited the descriptor holds it on. It keeps
     processes of one machine off each other. Those of other machines may compact a table in an object store at
     the same time: the commit of one of them finds its inputs gone, and is a no-op.
+
+    A wait gets a ``LongCompactionWarning`` each ten seconds. The kernel waits, for who looks again and again
+    comes too late beside the service, which takes the lock a moment after it has released it.
     """
     path = storage_of(root).lock_file(root, paths.COMPACTION_LOCK)
     try:
         with disk_errors_of(path):
-            lock = FileLock.take(path, wait=wait)
+            if (lock := FileLock.take(path)) is None and wait:
+                with telling_holder(path, partial(_tell_holder, root)):
+                    lock = FileLock.take(path, wait=True)
     except FileNotFoundError as cause:
         raise TableNotFoundError(f"no table lies at {root!r}; was it dropped?") from cause
     if lock is None:
         yield None
         return
     with lock:
+        name_holder(lock.descriptor)
         yield lock.descriptor
+
+
+def _tell_holder(root: str, holder: str) -> None:
+    warnings.warn(
+        f"table {paths.name_of(root)!r}: a compaction must end first — it is that of {holder}; "
+        "if that is no long one but stopped, let it continue (kill -CONT) or end it",
+        LongCompactionWarning,
+        stacklevel=2,
+    )
 
 
 def after_commit(committer: Committer, options: TableOptions, done: Committed) -> None:
@@ -131,6 +151,7 @@ def start_compactor(folder: str, lock: int) -> None:
         pass_fds=[lock],
         process_group=0,  # not a session: Linux weighs sessions against each other, whatever their niceness
     )
+    name_holder(lock, child.pid)
     _children.append(child)
     os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST_PRIORITY)  # before it has threads of its own
 

@@ -3,23 +3,29 @@
 import os
 import resource
 import shutil
+import signal
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.helpers import multiset, of_kind
-from tests.upsert.store.disk import assert_nothing_is_left_over
+from tests.upsert.store.disk import assert_nothing_is_left_over, finish, start
+from upsert import flock
 from upsert.schema import TableSchema
 from upsert.store import Table, compactor, paths
+from upsert.store.alterations import SetOptions
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.upkeep import background, compaction
-from upsert.store.upkeep.background import CompactionWarning, compaction_lock
+from upsert.store.upkeep.background import CompactionWarning, LongCompactionWarning, compaction_lock
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 
@@ -162,6 +168,39 @@ def test_who_does_not_get_the_lock_goes_on_without(table: Table) -> None:
     assert table.history()[-1].kind == "compact"
 
 
+def stop_within_a_compaction(path: str) -> None:
+    with compaction_lock(path, wait=True):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("act", [Table.compact, lambda table: table.alter(SetOptions({"bucket": "3"}))])
+def test_who_is_stopped_in_its_compaction_is_named_to_those_who_wait(
+    table: Table, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object]
+) -> None:
+    monkeypatch.setattr(flock, "TOLD_AFTER_S", 0.05)
+    for number in range(2):
+        table.write(rows(number))
+    stopped = start(partial(stop_within_a_compaction, table.path))
+    os.waitpid(stopped, os.WUNTRACED)
+    with warnings.catch_warnings(record=True, action="always") as warned:
+
+        def let_it_continue() -> None:
+            for _ in range(1000):
+                if not warned:
+                    time.sleep(0.01)
+            os.kill(stopped, signal.SIGCONT)
+
+        continuing = Thread(target=let_it_continue)
+        continuing.start()
+        act(table)
+        continuing.join()
+    assert {one.category for one in warned} == {LongCompactionWarning}
+    told = f"table 'table': a compaction must end first — it is that of process {stopped} on "
+    assert str(warned[0].message).startswith(told)
+    assert finish([stopped]) == [0]
+    assert table.snapshot().id == 3
+
+
 def test_larger_merges_are_left_to_a_child_process(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "MAX_FOREGROUND_ROWS", 10)
     await_compactors()
@@ -189,6 +228,7 @@ def test_a_child_process_holds_the_lock_from_its_start_to_its_end(
         (child,) = background._children
         with compaction_lock(table.path, wait=False) as lock:
             assert lock is None
+        assert Path(table.path, paths.COMPACTION_LOCK).read_text().startswith(f"process {child.pid} on ")
         waited_for.write(b"go on\n")
         assert child.wait(60) == 0
     assert table.history()[-1].kind == "compact"
