@@ -253,7 +253,7 @@ def _is_beyond(literal: exp.Literal) -> bool:
         return False
     if "e" in literal.name.lower():
         return math.isinf(float(literal.name))
-    return Decimal(literal.name) >= (1 << 63) + isinstance(literal.parent, exp.Neg)
+    return Decimal(literal.name) > (1 << 63) - (not isinstance(literal.parent, exp.Neg))
 
 
 def _asked(tree: exp.Expr) -> Iterator[exp.Expr]:

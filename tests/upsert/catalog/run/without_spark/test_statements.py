@@ -167,7 +167,7 @@ def test_orders_are_sparks(spark: SparkSession, filled: Catalog, monkeypatch: py
         "SELECT id FROM kinds ORDER BY id LIMIT 2147483647 OFFSET 1",
         "SELECT id FROM kinds WHERE whole + whole > 3",
         "SELECT id FROM kinds WHERE id < 9223372036854775808",
-        "SELECT tiny > -12345678901234567890.5 AS x FROM kinds",
+        "SELECT tiny > -9223372036854775808.5 AS x FROM kinds",
         "SELECT id FROM kinds WHERE NULL",
         "SELECT id FROM kinds WHERE (coalesce(NULL, NULL))",
         "SELECT id FROM kinds WHERE if(flag, NULL, NULL)",
