@@ -26,6 +26,7 @@ from upsert.arrays import Kinds
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError
 from upsert.failpoints import reach
 from upsert.store import paths
+from upsert.store.commit.change import CommitRules
 from upsert.store.files.data_file import remove_data_files
 from upsert.store.files.writing import (
     KeyBounds,
@@ -301,6 +302,7 @@ def stage_folded(
     Raises:
         SchemaError: the rows do not fit the table.
         ChangelogError: they contradict each other.
+        StaleWriterError: a clean-up took the file of raw changes meanwhile.
     """
     # an older base than the latest snapshot only makes those careful who delete files
     base, layout, root = history.seen_just_now().id, _layout(history, definition), history.root
@@ -316,6 +318,10 @@ def stage_folded(
         raw = _staged_raw(history, _write_raw(root, layout, base, cut, "none"))
         try:
             return replace(fold_raw(history, layout, base, raw.raw, order), rows=raw.rows)
+        except CorruptTableError as cause:
+            if base < (head := history.latest()).fence:
+                raise CommitRules(history).stale(base, head) from cause
+            raise
         finally:
             remove(root, raw)
     stored, signs = conform(layout, first, _owner(root))

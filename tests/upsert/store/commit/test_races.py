@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -408,6 +408,34 @@ def test_files_staged_before_a_clean_up_cannot_be_committed(table: Table) -> Non
             table.commit([staged])
         table.write(rows(3))  # so that the next files are begun after the fence
     assert ids_of(table) == [1, 3]
+    assert_nothing_is_left_over(table)
+
+
+def lose_raw_file(table: Table) -> None:
+    (path,) = Path(table.path).glob("staging/*")
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [(lambda table: table.clean(older_than_s=0), StaleWriterError), (lose_raw_file, CorruptTableError)],
+)
+def test_a_large_write_whose_raw_file_a_clean_up_takes_is_stale(
+    table: Table, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object], error: type[Exception]
+) -> None:
+    """It is no damage, unless no clean-up has been there."""
+    monkeypatch.setattr(staging, "PIECE_BYTES", 1)
+    table.write(rows(1))
+
+    def large() -> Iterator[pa.RecordBatch]:
+        for number in range(2, 6):
+            yield from rows(number).to_batches()
+        act(table)
+        yield from rows(6).to_batches()
+
+    with pytest.raises(error, match="write the rows again"):
+        table.write(pa.RecordBatchReader.from_batches(rows().schema, large()))
+    assert table.snapshot().scan()["id"].to_pylist() == [1]
     assert_nothing_is_left_over(table)
 
 
