@@ -389,7 +389,9 @@ class _Attempts:
                     self.turn.take()
                     done = self._first_in_turn()
                 self.turn.end()  # also that of a statement, which is committed
-        except (CommitConflictError, StaleWriterError):
+        except UnknownOutcomeError:
+            raise
+        except UpsertError:
             self.committer.delete_left(self.written)
             raise
         except _LostRaceError as last:

@@ -64,8 +64,9 @@ def fold(
     if sum(ref.entries for ref in folded) > _ENTRIES_OF_PART:
         return (*kept, *_write_parts(root, layout, base, combine_rows(layout, root, folded)))
     manifest = combine(map(read, folded))
-    ref = write_manifest(root, layout, base, manifest.added, manifest.removed)
-    return (*kept, ref) if ref.entries else kept
+    if not (manifest.added or manifest.removed):
+        return kept
+    return (*kept, write_manifest(root, layout, base, manifest.added, manifest.removed))
 
 
 def _folds(refs: Sequence[ManifestRef]) -> list[list[ManifestRef]]:

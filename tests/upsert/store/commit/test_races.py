@@ -18,6 +18,7 @@ from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
     CorruptTableError,
+    DuplicateKeyError,
     SnapshotExpiredError,
     StaleWriterError,
     UnknownOutcomeError,
@@ -454,6 +455,25 @@ def test_a_commit_that_loses_a_race_to_a_fence_leaves_no_manifest(table: Table) 
     writer = in_environment(table, Environment(put_if_absent=rival.put_if_absent))
     with pytest.raises(StaleWriterError):
         writer.write(rows(2))
+    assert table.check() == ()
+
+
+def test_a_commit_that_loses_a_race_to_its_own_unique_value_leaves_no_manifest(tmp_path: Path) -> None:
+    schema = SCHEMA.index("value", unique=True)
+    table = Table.create(tmp_path / "unique", schema, {"write-only": "true"})
+    rival = Rival(lambda: Table.open(table.path).write(rows(1, value=7)))
+    writer = in_environment(table, Environment(put_if_absent=rival.put_if_absent))
+    with pytest.raises(DuplicateKeyError):
+        writer.write(rows(2, value=7))
+    assert ids_of(table) == [1]
+    assert table.check() == ()
+
+
+def test_a_fold_of_files_that_are_all_gone_leaves_no_manifest(table: Table, few_manifests: None) -> None:
+    for _ in range(4):
+        table.write(rows(1))
+        table.delete([])
+    assert table.snapshot().scan().num_rows == 0
     assert table.check() == ()
 
 
