@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import pyarrow as pa
 from sqlglot import exp
@@ -23,8 +23,8 @@ from upsert.catalog.run.without_spark.settings import MOST_BYTES, Settings
 from upsert.catalog.run.without_spark.shown import shown_groups, shown_rows
 from upsert.catalog.run.without_spark.source import Source, source_of
 from upsert.catalog.run.without_spark.words import NotPlainError
-from upsert.conditions.evaluate import Types, type_of
-from upsert.conditions.expressions import Condition, Ref, conjunction, refs_of
+from upsert.conditions.evaluate import Types, type_of, value
+from upsert.conditions.expressions import Call, Cast, Condition, Ref, conjunction, refs_of, walk
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.sql.checks import condition_of
 from upsert.sql.predicates import alternatives, compared, conjuncts, pushed
@@ -240,11 +240,25 @@ def computed(
         raise NotPlainError  # Spark takes it for no condition
     try:
         found = condition_of(tree, column, type_of_column, subject, "found")
-        return found, type_of(found, type_of_column)
+        type_ = type_of(found, type_of_column)
+        _check_constants(found)
     except UnknownColumnError:
         raise
-    except (SchemaError, ConfigurationError) as cause:
+    except (SchemaError, ConfigurationError, NotInArrowError) as cause:
         raise NotPlainError from cause
+    return found, type_
+
+
+def _check_constants(condition: Condition) -> None:
+    """Refuse a part without columns that is an error: Spark computes it where there is no row, too."""
+    for part in walk(condition):
+        if isinstance(part, Call | Cast) and not refs_of(part):
+            with computing():
+                value(part, _no_column, 1, {})
+
+
+def _no_column(ref: Ref) -> NoReturn:
+    raise AssertionError(f"{ref} is in a part without columns")
 
 
 def _is_beyond(literal: exp.Literal) -> bool:

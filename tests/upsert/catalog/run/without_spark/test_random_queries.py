@@ -107,5 +107,6 @@ def test_random_queries_are_sparks(spark: SparkSession, stored: Catalog) -> None
 
 
 @pytest.mark.long
+@pytest.mark.minutes
 def test_many_random_queries_are_sparks(spark: SparkSession, stored: Catalog) -> None:
     assert compare(spark, stored, seed=SEED * 1_000_000, number=6000) > 1000

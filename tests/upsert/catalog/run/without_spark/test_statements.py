@@ -550,3 +550,14 @@ def test_an_update_by_literals_sees_what_others_commit_meanwhile(
     assert len(found) == 2
     rows = [{"id": 1, "v": 9, "s": "b"}, {"id": 2, "v": 9, "s": "a"}]
     assert catalog.table("t").snapshot().scan().sort_by("id").to_pylist() == rows
+
+
+def test_a_constant_that_is_an_error_is_sparks_where_there_is_no_row(tmp_path: Path) -> None:
+    """Spark computes it once, before it reads any."""
+    catalog = Catalog(tmp_path)
+    catalog.context.settings = UTC_SESSION
+    catalog.sql("CREATE TABLE empty (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    assert not needs_spark(catalog, "SELECT 1 + month(DATE '1970-01-01') AS x FROM empty WHERE 1 + 1 > id")
+    for part in ("2147483647 + month(DATE '1970-01-01')", "2147483647 + 1", "id + (2147483647 + 1)"):
+        assert needs_spark(catalog, f"SELECT {part} AS x FROM empty")
+        assert needs_spark(catalog, f"SELECT id FROM empty WHERE {part} > id")
