@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.upsert.catalog.run.without_spark.beside_spark import UTC_SESSION, kinds, rows_of, same, without
+from tests.upsert.catalog.run.without_spark.random_queries import COLUMNS, TABLES
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Frame
 from upsert.catalog.run.jobs import SparkNeededError
@@ -19,27 +20,8 @@ from upsert.errors import SchemaError
 
 pytestmark = pytest.mark.spark
 
-OF_TYPE = {
-    "id": "BIGINT",
-    "small": "SMALLINT",
-    "tiny": "TINYINT",
-    "whole": "INT",
-    "flag": "BOOLEAN",
-    "ratio": "DOUBLE",
-    "single": "FLOAT",
-    "price": "DECIMAL(10, 2)",
-    "name": "STRING",
-    "short": "CHAR(5)",
-    "raw": "BINARY",
-    "day": "DATE",
-    "at": "TIMESTAMP",
-    "local": "TIMESTAMP_NTZ",
-    "clock": "TIME(6)",
-    "span": "INTERVAL DAY TO SECOND",
-    "tags": "ARRAY<STRING>",
-}
-TABLES = {"a": 20, "b": 15, "c": 6, "d": 0}
-"""How many rows each has."""
+OTHERS = ("large", "fixed", "pair", "counts")
+OF_TYPE = {name: type_ for name, type_ in COLUMNS.items() if name not in OTHERS} | {"short": "CHAR(5)"}
 
 
 @pytest.fixture(scope="module")
