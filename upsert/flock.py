@@ -19,8 +19,16 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
+_CHANGING: Final = threading.RLock()
+"""Held while a descriptor is opened or closed: a fork waits for that."""
+
+_held: Final[set[FileLock]] = set()
+
+
 class FileLock:
-    """A lock that this process holds; a child process that inherits the descriptor holds it on.
+    """A lock that this process holds; a program that it starts with the descriptor holds it on.
+
+    A child that is forked does not, else it would keep others out for as long as it lives.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -33,6 +41,7 @@ class FileLock:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._is_held = True
+        _held.add(self)
 
     @classmethod
     def take(
@@ -47,28 +56,41 @@ class FileLock:
 
         Without ``wait`` None while another holder lives. Those that share it exclude only one that does not.
         """
-        descriptor = os.open(path, _FOLDER if is_folder else _FILE, 0o666)
+        with _CHANGING:
+            lock = cls(os.open(path, _FOLDER if is_folder else _FILE, 0o666))
         try:
             kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
-            fcntl.flock(descriptor, kind | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(lock.descriptor, kind | (0 if wait else fcntl.LOCK_NB))
         except BaseException as cause:
-            os.close(descriptor)
+            lock.release()
             if isinstance(cause, BlockingIOError):
                 return None
             raise
-        return cls(descriptor)
+        return lock
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
-        if self._is_held:
-            os.close(self.descriptor)
-        self._is_held = False
+        with _CHANGING:
+            if self._is_held:
+                os.close(self.descriptor)
+                _held.remove(self)
+            self._is_held = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _let_go() -> None:
+    """In a forked child: leave all locks to the parent."""
+    for lock in [*_held]:
+        lock.release()
+    _CHANGING.release()
+
+
+os.register_at_fork(before=_CHANGING.acquire, after_in_parent=_CHANGING.release, after_in_child=_let_go)
 
 
 def name_holder(descriptor: int, process: int | None = None) -> None:
