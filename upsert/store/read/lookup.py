@@ -163,7 +163,10 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
 def _by_bucket(layout: Layout, probe: Probe) -> tuple[Probe, list[tuple[int, int]]]:
     """The keys bucket by bucket, each of which has them in their order; where those of each begin and end."""
     numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
-    ends = np.cumsum(np.bincount(numbers, minlength=layout.buckets)).tolist()
+    counts = np.bincount(numbers, minlength=layout.buckets)
+    ends = np.cumsum(counts).tolist()
+    if len(probe) in counts:  # keys that a bucket's changes touch
+        return probe, list(pairwise([0, *ends]))
     # numpy sorts numbers of two bytes by their digits
     order = np.argsort(numbers.astype(np.min_scalar_type(layout.buckets)), kind="stable")
     return probe.take(order), list(pairwise([0, *ends]))
@@ -265,11 +268,9 @@ class Newest(NamedTuple):
 def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> Iterator[Newest]:
     """The newest row of each key that a bucket of a keyed table has, also where it is a deletion."""
     searched = _Searched.of(layout, probe)
-    pending = np.arange(len(probe))
+    pending: Positions | None = None
     for run in runs:
         for file in run:
-            if not len(pending):
-                return
             hits = searched.find(file, pending)
             if not len(hits.probes):
                 continue
@@ -282,6 +283,8 @@ def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str
                 kinds = None if kinds is None else kinds[same]
             yield Newest(matched, rows, kinds, file, numbers)
             pending = _without(pending, matched, len(probe))
+            if not len(pending):
+                return
 
 
 def matches_by_index(
@@ -301,8 +304,7 @@ def matches_by_index(
                 continue
             found.append(matches)
             if index.is_unique:
-                left = np.arange(len(probe)) if pending is None else pending
-                pending = _without(left, matches.probes, len(probe))
+                pending = _without(pending, matches.probes, len(probe))
                 if not len(pending):
                     return found
     return found
@@ -400,13 +402,18 @@ class _Searched:
             return cls("", hashes, hashes, is_exact=False)
         return cls(layout.key[0], hashes, fixed_width(probe.column(layout.key[0])), is_exact=True)
 
-    def find(self, file: DataFile, asked: Positions) -> Hits:
-        """Rows whose primary key may be one of those at some positions, which are in search order."""
+    def find(self, file: DataFile, asked: Positions | None) -> Hits:
+        """Rows whose primary key may be one of those at some positions, which are in search order.
+
+        None for all of them: those of new keys are asked of each file, and need no copies of their hashes.
+        """
+        hashes = self.hashes if asked is None else self.hashes[asked]
         if not self.is_exact:
-            hits = search(file.index("pk"), self.hashes[asked])
-            return Hits(asked[hits.probes], hits.rows)
+            hits = search(file.index("pk"), hashes)
+            return hits if asked is None else Hits(asked[hits.probes], hits.rows)
         keys = fixed_width(file.column(self.key))
-        asked = asked[file.keys_that_may_be_there(self.hashes[asked])]
+        there = file.keys_that_may_be_there(hashes)
+        asked = there if asked is None else asked[there]
         wanted = self.codes[asked]
         # those outside of the file's range need no search
         first = int(np.searchsorted(wanted, keys[0]))
@@ -434,11 +441,12 @@ def _some(rows: Columns, kept: Mask) -> Columns:
     return {name: taken(column, positions) for name, column in rows.items()}
 
 
-def _without(pending: Positions, matched: Positions, total: int) -> Positions:
-    """``pending`` without ``matched``, both ascending."""
-    if len(matched) == len(pending):
-        return pending[:0]
-    left = np.zeros(total, dtype=np.bool_)
-    left[pending] = True
+def _without(pending: Positions | None, matched: Positions, total: int) -> Positions:
+    """``pending`` without ``matched``, both ascending; None for all of so many."""
+    if len(matched) == (total if pending is None else len(pending)):
+        return matched[:0]
+    left = np.full(total, pending is None)
+    if pending is not None:
+        left[pending] = True
     left[matched] = False
     return np.flatnonzero(left)
