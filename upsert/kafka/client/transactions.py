@@ -351,8 +351,8 @@ def _skip(
     if marker.fingerprint != given:
         raise ConfigurationError(
             f"{subject}: a repeated batch should be the same, and was written as {marker.fingerprint!r} "
-            f"before and is {given!r} now; compute the same rows again, and keep which of them each task "
-            "gets, as write_changes does for keys"
+            f"before and is {given!r} now; compute the same rows again, in the same tasks: with the options "
+            "and the cores of before; of an 'upsert-kafka' table write_changes keeps the task of each key"
         )
     return Outcome(marker.rows, skipped=True)
 
