@@ -137,7 +137,7 @@ def _executed(context: Context, statement: s.Statement, spark: SparkSession | No
         case s.ResetOption():
             return _reset(context, statement, spark)
         case s.Insert():
-            return insert.insert(context, statement, spark)()
+            return insert.insert_now(context, statement, spark)
         case s.StatementSet():
             return insert.insert_all(context, statement, spark)()
         case s.Delete():

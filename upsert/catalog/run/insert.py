@@ -28,6 +28,7 @@ from upsert.catalog.run.assignments import (
 from upsert.catalog.run.definitions import changeable, refuse_view
 from upsert.catalog.run.jobs import active, configured, needed
 from upsert.catalog.run.queries import check_stable, check_tables, frame
+from upsert.catalog.run.row_changes import begins_again
 from upsert.catalog.run.scans import check_read_alike
 from upsert.catalog.run.without_spark.statements import copied, listed
 from upsert.catalog.session import TRIGGER
@@ -61,6 +62,12 @@ if TYPE_CHECKING:
 
 START_FROM: Final = "start-from"
 """Option of a streaming statement: checkpoint of a stopped query from which its delta joins continue."""
+
+
+@begins_again
+def insert_now(context: Context, statement: s.Insert, spark: SparkSession | None) -> Result:
+    """``INSERT``: checked, and run at once."""
+    return insert(context, statement, spark)()
 
 
 def insert(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:

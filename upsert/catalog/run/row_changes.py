@@ -59,12 +59,15 @@ ATTEMPTS: Final = 10
 _TRACKING: Final = "change-tracking"
 
 
-_Changing = TypeVar("_Changing", s.Delete, s.Update, s.Merge)
+_Changing = TypeVar("_Changing", s.Delete, s.Update, s.Merge, s.Insert)
 _Executes = Callable[["Context", _Changing, "SparkSession | None"], Result]
 
 
 def begins_again(execute: _Executes[_Changing]) -> _Executes[_Changing]:
-    """A statement whose rows no longer fit its table, altered meanwhile, is executed from its beginning."""
+    """A statement whose rows no longer fit its table, altered meanwhile, is executed from its beginning.
+
+    Nothing of it is committed then: rows are fitted to a table before they are.
+    """
 
     @wraps(execute)
     def executed(context: Context, statement: _Changing, spark: SparkSession | None) -> Result:
@@ -78,8 +81,6 @@ def begins_again(execute: _Executes[_Changing]) -> _Executes[_Changing]:
                 now = _state(context, statement.name)
                 if now is None or seen is None or now.definition == seen.definition:
                     raise
-                if now.data_version > seen.id:
-                    raise  # it may have been committed
         return execute(context, statement, spark)
 
     return executed

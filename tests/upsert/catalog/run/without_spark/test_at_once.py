@@ -20,7 +20,7 @@ from tests.deltajoin.cli.test_sql import environment
 from tests.upsert.catalog.run.without_spark.beside_spark import without
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.run import row_changes
+from upsert.catalog.run import insert, row_changes
 from upsert.catalog.run.without_spark import statements
 from upsert.errors import SnapshotExpiredError
 from upsert.failpoints import POINTS
@@ -151,6 +151,9 @@ OF_ONE_COLUMN = (
 )
 
 
+BESIDE = "DELETE FROM t WHERE id = 6"
+
+
 @pytest.mark.parametrize("change", ["ADD COLUMN x INT", "DROP COLUMN m"])
 @pytest.mark.parametrize(
     ("columns", "statement"),
@@ -160,17 +163,46 @@ def test_a_statement_whose_table_is_altered_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str, statement: str, change: str
 ) -> None:
     catalog, expected = made(tmp_path / "beside", columns), made(tmp_path / "after", columns)
-    for text in (f"ALTER TABLE t {change}", statement):
+    for text in (others := (f"ALTER TABLE t {change}", BESIDE)) + (statement,):
         without(expected, text)
     own, tries = frames.write_rows, list[str]()
 
     def altered(rows: pa.Table, path: str, options: dict[str, str]) -> Snapshot:
         tries.append(path)
         if len(tries) == 1:
-            execute_elsewhere(catalog, f"ALTER TABLE t {change}")
+            for text in others:
+                execute_elsewhere(catalog, text)
         return own(rows, path, options)
 
     monkeypatch.setattr(frames, "write_rows", altered)
+    without(catalog, statement)
+    assert len(tries) == 2
+    found, wanted = (one.table("t").snapshot().scan().sort_by("id") for one in (catalog, expected))
+    assert found.equals(wanted)
+
+
+@pytest.mark.parametrize("change", ["ADD COLUMN x INT", "DROP COLUMN m"])
+@pytest.mark.parametrize(
+    ("way", "rows"), [("listed", "VALUES (30, 1), (31, 1)"), ("copied", "SELECT id + 30 AS id, n FROM t")]
+)
+def test_an_insert_whose_table_is_altered_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, rows: str, change: str
+) -> None:
+    catalog, expected = made(tmp_path / "beside"), made(tmp_path / "after")
+    statement = f"INSERT INTO t (id, n) {rows}"
+    for text in (others := (f"ALTER TABLE t {change}", BESIDE)) + (statement,):
+        without(expected, text)
+    own, tries = getattr(insert, way), list[str]()
+
+    def altered(*given: Any) -> pa.Table | None:
+        found = own(*given)
+        tries.append(way)
+        if len(tries) == 1:
+            for text in others:
+                execute_elsewhere(catalog, text)
+        return found
+
+    monkeypatch.setattr(insert, way, altered)
     without(catalog, statement)
     assert len(tries) == 2
     found, wanted = (one.table("t").snapshot().scan().sort_by("id") for one in (catalog, expected))
