@@ -123,7 +123,12 @@ def reached(
             an unfinished one.
     """
     planned, done = (_newest(spark, checkpoint, log) for log in ("offsets", "commits"))
-    if planned is None or done is None or planned[0] != done[0]:
+    if planned is None:
+        raise CheckpointMismatchError(
+            f"delta join {spec}: {checkpoint!r} must be the checkpoint of a query that has done a "
+            "micro-batch, found no micro-batch there; correct the path, or leave it out to load all rows"
+        )
+    if done is None or planned[0] != done[0]:
         raise CheckpointMismatchError(
             f"delta join {spec}: the last micro-batch in checkpoint {checkpoint!r} must be finished, planned "
             f"is {_number(planned)}, finished is {_number(done)}; run that query once more, with availableNow"

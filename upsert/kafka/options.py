@@ -79,6 +79,18 @@ PROPERTY_PREFIXES: Final = ("properties.", "kafka.")
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
+_START: Final = "write 'scan.startup.mode', which a topic of the connector 'kafka' has"
+_END: Final = "write 'scan.bounded.mode'"
+_OF_SPARK: Final = {
+    "bootstrap.servers": "write 'properties.bootstrap.servers'",
+    "subscribe": "write 'topic'",
+    "subscribepattern": "write 'topic-pattern'",
+    "assign": "write 'topic' and 'scan.filter.partitions'",
+    **dict.fromkeys(("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"), _START),
+    **dict.fromkeys(("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"), _END),
+}
+"""What is written here instead of options of Spark's own Kafka source."""
+
 _SHARED: Final = (
     Option("topic", topic_names, "one or more topics, separated by ';'", None),
     Option("topic-pattern", pattern, "regular expression that the whole name of a topic must match", None),
@@ -419,7 +431,7 @@ def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], 
                 if key == refused or (refused.endswith(".") and key.startswith(refused)):
                     raise ConfigurationError(f"{of}: {key!r}: {reason}")
             _set(own, key, value, of)
-    return Given(options.parse(of, OPTIONS[connector], own), properties, of_formats)
+    return Given(options.parse(of, OPTIONS[connector], own, _OF_SPARK), properties, of_formats)
 
 
 def _set(found: dict[str, str], key: str, value: str, of: str) -> None:

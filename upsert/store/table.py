@@ -161,7 +161,7 @@ class Table:
         if uuid not in (None, table.uuid):
             raise TableNotFoundError(
                 f"table {folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
-                f"{table.uuid!r}; run the query again"
+                f"{table.uuid!r}; run the query again, a stream with a new checkpoint"
             )
         # which says what the table's definition is by now
         table.published.looked(has_just_read_table=True)

@@ -375,7 +375,8 @@ class Refresher:
                         self._run(table, head, prepared, versions)
         except (PySparkException, ChangelogError) as cause:
             if SAME_KEY not in str(cause):
-                cause.add_note(f"while view {self.name!r} was refreshed; it is as it was before")
+                done = "refreshed; it is as it was before" if known else "created; nothing has changed"
+                cause.add_note(f"while view {self.name!r} was {done}")
                 raise
             raise ChangelogError(
                 f"view {self.name!r}: PRIMARY KEY ({', '.join(table.schema.primary_key)}) must tell the rows "

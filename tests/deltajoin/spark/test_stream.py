@@ -167,7 +167,7 @@ def test_a_checkpoint_is_gone_on_from_only_when_it_is_finished_and_the_joins_own
     orders.write(changelog(ORDERS.arrow, "+I 1 7 a"))
     products.write(changelog(PRODUCTS.arrow, "+I 7 apple"))
     checkpoint = str(tmp_path / "checkpoint")
-    with pytest.raises(CheckpointMismatchError, match="planned is none, finished is none"):
+    with pytest.raises(CheckpointMismatchError, match="found no micro-batch there; correct the path"):
         reached(spark, checkpoint, spec)
     run(spec, Collected())
     narrow = replace(spec.tables[0], select=("id", "product"))

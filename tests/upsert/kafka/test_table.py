@@ -85,6 +85,16 @@ CONDITIONS = {
     "key fields": (GOOD | {"key.fields": "id"}, USERS, "unsupported option"),
     "a partitioner": (GOOD | {"sink.partitioner": "round-robin"}, USERS, "unsupported option"),
     "an unknown option": (GOOD | {"key.formt": "json"}, USERS, "did you mean 'key.format'?"),
+    "an option of Spark's source": (
+        GOOD | {"startingOffsets": "earliest"},
+        USERS,
+        "write 'scan.startup.mode'",
+    ),
+    "a property without its prefix": (
+        without(GOOD, "properties.bootstrap.servers") | {"bootstrap.servers": "b:9092"},
+        USERS,
+        "write 'properties.bootstrap.servers'",
+    ),
     "no brokers": (
         without(GOOD, "properties.bootstrap.servers"),
         USERS,

@@ -230,6 +230,15 @@ def test_rows_of_one_key_make_no_view_and_leave_one_as_it_is(catalog: Catalog, s
     assert rows_of(catalog, "v") == before
 
 
+def test_a_view_that_is_not_created_leaves_its_name_free(catalog: Catalog, spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="'refresh' must be one of"):
+        catalog.create_view("v", TOTALS, options={"refresh": "never"}, spark=spark)
+    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO") as raised:
+        catalog.create_view("v", "SELECT 1 DIV (shop - shop) AS part FROM shops", spark=spark)
+    assert raised.value.__notes__ == ["while view 'v' was created; nothing has changed"]
+    assert catalog.create_view("v", TOTALS, spark=spark).is_current
+
+
 def test_a_view_is_changed_by_its_query_alone(catalog: Catalog, spark: SparkSession) -> None:
     view = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
     for text in (
@@ -258,8 +267,6 @@ def test_a_view_is_changed_by_its_query_alone(catalog: Catalog, spark: SparkSess
         catalog.sql("DROP MATERIALIZED VIEW sales")
     with pytest.raises(ConfigurationError, match="'sales' is a table, and no materialized view"):
         catalog.sql(f"CREATE OR REPLACE MATERIALIZED VIEW sales AS {TOTALS}", spark)
-    with pytest.raises(ConfigurationError, match="'refresh' must be one of"):
-        catalog.create_view("v", TOTALS, options={"refresh": "never"}, spark=spark)
     catalog.sql("CREATE TABLE copy LIKE totals")
     catalog.sql("INSERT INTO copy SELECT * FROM totals", spark)
     assert rows_of(catalog, "copy") == rows_of(catalog, "totals")

@@ -173,10 +173,16 @@ class LocalStages:
             lease = FileLock.take(folder, is_folder=True)
             if lease is None:  # the catalog's lock excludes that
                 raise RuntimeError(f"folder {folder!r} is locked although it is new")
-            put_if_absent(path, content_of(entry.to_json(), ENTRY_FILE))
-            reach("create-as.after-entry")
-            create(folder)
-            reach("create-as.after-table")
+            try:
+                put_if_absent(path, content_of(entry.to_json(), ENTRY_FILE))
+                reach("create-as.after-entry")
+                create(folder)
+                reach("create-as.after-table")
+            except BaseException:
+                _throw_away(self.tables, folder)
+                lease.release()
+                self.tables.empty_trash()
+                raise
         self.tables.empty_trash()
         return LocalStage(folder, lease, self.tables)
 
