@@ -318,10 +318,6 @@ def stage_folded(
         raw = _staged_raw(history, _write_raw(root, layout, base, cut, "none"))
         try:
             return replace(fold_raw(history, layout, base, raw.raw, order), rows=raw.rows)
-        except CorruptTableError as cause:
-            if base < (head := history.latest()).fence:
-                raise CommitRules(history).stale(base, head) from cause
-            raise
         finally:
             remove(root, raw)
     stored, signs = conform(layout, first, _owner(root))
@@ -361,12 +357,23 @@ def _owner(root: str) -> str:
 def fold_raw(
     history: History, layout: Layout, base: int, raw: Iterable[RawFile], order: Order = "none"
 ) -> StagedFiles:
-    """Fold the raw changes of all tasks, a range of a bucket's keys at a time."""
+    """Fold the raw changes of all tasks, a range of a bucket's keys at a time.
+
+    Raises:
+        StaleWriterError: a clean-up took one of their files meanwhile.
+    """
+    raw = [*raw]
     runs = (
         (bucket_id, _folded(history.root, layout, parts, order))
         for bucket_id, parts in parts_by_bucket(raw).items()
     )
-    return _write_all(history, layout, base, runs)
+    try:
+        return _write_all(history, layout, base, runs)
+    except CorruptTableError as cause:
+        began = min(file.base for file in raw)
+        if began < (head := history.latest()).fence:
+            raise CommitRules(history).stale(began, head) from cause
+        raise
 
 
 def _write_all(

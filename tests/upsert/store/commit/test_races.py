@@ -417,10 +417,25 @@ def lose_raw_file(table: Table) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize(
+who_takes_a_raw_file = pytest.mark.parametrize(
     ("act", "error"),
     [(lambda table: table.clean(older_than_s=0), StaleWriterError), (lose_raw_file, CorruptTableError)],
 )
+
+
+@who_takes_a_raw_file
+def test_a_fold_of_what_tasks_have_staged_and_a_clean_up_takes_is_stale(
+    table: Table, act: Callable[[Table], object], error: type[Exception]
+) -> None:
+    table.write(rows(1))
+    staged = table.stage_raw(rows(2))
+    act(table)
+    with pytest.raises(error, match="write the rows again"):
+        table.folded(staged)
+    assert_nothing_is_left_over(table)
+
+
+@who_takes_a_raw_file
 def test_a_large_write_whose_raw_file_a_clean_up_takes_is_stale(
     table: Table, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object], error: type[Exception]
 ) -> None:
