@@ -290,7 +290,8 @@ _UPSERT_ONLY: Final = (
     Option(
         "allow-new-partitions",
         options.boolean,
-        "whether partitions may be added to a topic; its keys move then, and their order is lost",
+        "whether partitions may be added to a topic; its keys move then, and their order is lost; a stream "
+        "that normalizes stops in any case",
         False,
     ),
 )

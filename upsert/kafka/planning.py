@@ -485,18 +485,30 @@ class Planner:
         return start.without(lost) if lost else start
 
     def _check_no_new_partitions(self, known: Offset, found: Iterable[TopicPartition]) -> None:
+        """Refuse new partitions of a topic of keys, which move; where they are normalized at any rate.
+
+        The newest row of a key is remembered by partition, so a key that moves would be inserted again.
+        """
         values, is_upsert = self._table.values, self._table.is_upsert
-        are_allowed = values["allow-new-partitions"] if is_upsert else not values["cdc-events-duplicate"]
-        if are_allowed:
+        is_normalized = values["changelog"] == "all" if is_upsert else values["cdc-events-duplicate"]
+        if not is_normalized and (not is_upsert or values["allow-new-partitions"]):
             return
         added = next((partition for partition in found if partition.topic in known.ids), None)
-        if added is not None:
-            raise ConfigurationError(
-                f"{self._table.name}: topic {added.topic!r} must keep its partitions, and partition "
-                f"{added.partition} was added: keys move to other partitions then, and a key's older records "
-                "are no longer in order with its newer ones; copy the topic to a new one"
-                + (", or set 'allow-new-partitions' = 'true'" if is_upsert else "")
+        if added is None:
+            return
+        remedy = "copy the topic to a new one"
+        if is_upsert and is_normalized:
+            remedy += (
+                ", or follow a table with its key, as its mirror is, which takes them with "
+                "'allow-new-partitions' = 'true'"
             )
+        elif is_upsert:
+            remedy += ", or set 'allow-new-partitions' = 'true'"
+        raise ConfigurationError(
+            f"{self._table.name}: topic {added.topic!r} must keep its partitions, and partition "
+            f"{added.partition} was added: keys move to other partitions then, and a key's older records "
+            f"are no longer in order with its newer ones; {remedy}"
+        )
 
     def _in_order(
         self, known: Offset, found: Sequence[TopicPartition], until: Mapping[TopicPartition, int] | None

@@ -305,6 +305,9 @@ def test_new_partitions_are_read_but_of_an_upsert_topic_refused(
     allowed = upserts(connection, topic, allow__new__partitions="true")
     *_, reached = steps(Planner(allowed), start=keyed_before)
     assert reached.partitions[TopicPartition(topic, 1)] == PartitionProgress(0, 1)
+    normalized = upserts(connection, topic, allow__new__partitions="true", changelog="all")
+    with pytest.raises(ConfigurationError, match="follow a table with its key, as its mirror is"):
+        steps(Planner(normalized), start=keyed_before)
 
 
 def test_a_new_partition_of_changes_waits_for_what_is_in_the_others(
