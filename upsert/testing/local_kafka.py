@@ -8,6 +8,7 @@ leaves a temporary folder beside it, which the next fetch removes, and two proce
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shlex
@@ -253,7 +254,7 @@ class ProcessBroker:
             **self._settings,
         }
         properties = folder / "server.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        properties.write_text(_properties(settings))
         tool = [*_java(jars), _SHORT_LIVED, "kafka.tools.StorageTool"]
         run = _run([*tool, "format", "-t", _CLUSTER, "-c", str(properties)])
         if run.returncode != 0:
@@ -306,6 +307,15 @@ class ProcessBroker:
 def _java(jars: Path) -> list[str]:
     """The broker's JVM; `KAFKA_OPTS` adds options to it, as it does to Kafka's own start scripts."""
     return [java(), *_JVM, *_LOG_LEVELS, *shlex.split(os.environ.get("KAFKA_OPTS", "")), "-cp", f"{jars}/*"]
+
+
+def _properties(settings: Mapping[str, str]) -> str:
+    r"""Settings as the lines of a file of Java's, which reads its bytes as Latin-1 and ``\`` as an escape.
+
+    >>> _properties({"log.dirs": "/tmp/é"})
+    'log.dirs=/tmp/\\u00e9\n'
+    """
+    return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in settings.items())
 
 
 def _not_started(reason: str) -> UpsertError:
