@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import logging
 import os
 import re
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from shutil import rmtree
 from subprocess import PIPE, Popen, TimeoutExpired
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -91,7 +92,7 @@ class StartingJvm:
         given = [part for key, value in conf.getAll() for part in ("--conf", f"{key}={value}")]
         own = _submit_arguments()
         self._messages = _Messages()
-        self._folder = mkdtemp()
+        self._folder = _temporary_folder()
         self._told = os.path.join(self._folder, "connection")
         try:
             self._process = Popen(
@@ -176,6 +177,31 @@ def initialize_beside(name: str) -> None:
             cast("Any", SparkContext._jvm).java.lang.Class.forName(name)
 
     Thread(target=initialize, daemon=True).start()
+
+
+def _temporary_folder() -> str:
+    """A folder in which the JVM tells that it has started; one that it cannot name would stay empty."""
+    encoding = "utf-8" if sys.platform == "darwin" else locale.getencoding()
+    if not can_name(found := gettempdir(), encoding):
+        raise ConfigurationError(
+            f"the folder of temporary files {found!r}: must have a name that Java can have in the locale, "
+            f"whose letters are {encoding!r}; set LC_ALL to C.UTF-8, or TMPDIR to another folder"
+        )
+    return mkdtemp()
+
+
+def can_name(path: str, encoding: str) -> bool:
+    """Whether a JVM can have a path; for letters that the encoding of its locale lacks it has a ``?``.
+
+    >>> can_name("/data/tea", "ANSI_X3.4-1968"), can_name("/data/thé", "ANSI_X3.4-1968")
+    (True, False)
+    """
+    try:
+        return path.isascii() or bool(path.encode(encoding))
+    except UnicodeEncodeError:
+        return False
+    except LookupError:  # an encoding that Java alone has
+        return True
 
 
 def _ignore_interrupts() -> None:

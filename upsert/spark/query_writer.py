@@ -13,9 +13,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from upsert.errors import StorageError, bad_checkpoint
+from upsert.errors import ConfigurationError, StorageError, bad_checkpoint
 from upsert.spark.checkpoint_files import damage_in, left_of_first_plan, local_folder
 from upsert.spark.connect import is_connect
+from upsert.spark.java import java_of
+from upsert.spark.jvm import can_name
 from upsert.spark.leftovers import note_caller, remove_leftovers
 from upsert.spark.queries import is_being_stopped, query_with_checkpoint
 from upsert.spark.settings import CHECKPOINT_FILES, OF_A_LOCAL_DISK, has_setting, is_local, set_for_now
@@ -103,6 +105,8 @@ class QueryWriter(DataStreamWriter):
             with _errors_of_checkpoint(location):
                 is_on_disk = is_local(spark, location)
                 folder = local_folder(location) if is_on_disk else None
+                if folder is not None:
+                    _check_name(spark, folder)
                 if folder is not None and (found := damage_in(folder)) is not None:
                     raise bad_checkpoint(found)
                 if folder is not None:
@@ -111,6 +115,18 @@ class QueryWriter(DataStreamWriter):
                     return super().start(path, format, outputMode, partitionBy, queryName)
                 with set_for_now(spark, {CHECKPOINT_FILES: OF_A_LOCAL_DISK}):
                     return super().start(path, format, outputMode, partitionBy, queryName)
+
+
+def _check_name(spark: SparkSession, folder: str) -> None:
+    """Refuse a folder that the JVM of a session cannot name: it would be another one."""
+    if folder.isascii():
+        return
+    encoding = str(java_of(spark).java.lang.System.getProperty("sun.jnu.encoding"))
+    if not can_name(folder, encoding):
+        raise ConfigurationError(
+            f"checkpoint {folder!r}: must have a name that Java can have in the locale of Spark's JVM, whose "
+            f"letters are {encoding!r}; start Python and Spark with LC_ALL=C.UTF-8, or take another folder"
+        )
 
 
 def _clear(spark: SparkSession, location: str, folder: str) -> None:

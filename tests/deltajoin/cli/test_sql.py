@@ -244,6 +244,20 @@ def test_a_jvm_that_cannot_start_is_one_line_with_its_reason(setting: str, reaso
     assert f"Spark's JVM must start, it ended with {reason}" in told
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="Java names files by UTF-8 there, whatever the locale")
+def test_a_folder_of_temporary_files_that_java_cannot_name_is_refused(tmp_path: Path) -> None:
+    """The JVM told in another folder, of a name with `?`, that it had started, and the command waited."""
+    folder = tmp_path / "thé"
+    folder.mkdir()
+    command = [sys.executable, "-m", "deltajoin", "sql", "-w", str(tmp_path), "-e", "SELECT hash(1)"]
+    of_user = {"TMPDIR": str(folder), "LC_ALL": "C"}
+    done = subprocess.run(command, env=environment() | of_user, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, [*folder.iterdir()]) == (1, "", [])
+    (told,) = done.stderr.splitlines()
+    assert f"temporary files {str(folder)!r}: must have a name that Java can have in the locale" in told
+    assert told.endswith("set LC_ALL to C.UTF-8, or TMPDIR to another folder")
+
+
 @pytest.mark.long
 def test_standard_input_may_be_closed(tmp_path: Path) -> None:
     """Python has none then: a query ended with the trace of an AttributeError."""

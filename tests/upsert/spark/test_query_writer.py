@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.helpers import wait_until
-from upsert.errors import MissingStateError, StorageError
+from upsert.errors import ConfigurationError, MissingStateError, StorageError
 from upsert.spark.checkpoint_files import local_folder
 from upsert.spark.java import java_of
 from upsert.spark.query_writer import QueryWriter
@@ -96,6 +96,21 @@ def test_a_checkpoint_that_cannot_be_read_is_told_with_its_place(spark: SparkSes
             start(tmp_path / "c")
     with pytest.raises(StorageError, match=f"checkpoint '{metadata}/c': Spark must be able to write"):
         start(metadata / "c")
+
+
+def test_a_checkpoint_that_java_cannot_name_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """In a locale of ASCII it began in a folder with `?` for each other letter, and ended there."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    writer = QueryWriter(rows).foreachBatch(lambda *_: None)
+    system, encoding = java_of(spark).java.lang.System, "sun.jnu.encoding"
+    before = system.setProperty(encoding, "ANSI_X3.4-1968")
+    try:
+        with pytest.raises(ConfigurationError, match="thé': must have a name that Java can have in the loc"):
+            writer.option("checkpointLocation", str(tmp_path / "thé")).start()
+        writer.option("checkpointLocation", str(tmp_path / "tea")).start().stop()
+    finally:
+        system.setProperty(encoding, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["tea"]
 
 
 def test_a_damaged_log_of_a_checkpoint_is_told_with_its_file(spark: SparkSession, tmp_path: Path) -> None:
