@@ -20,12 +20,14 @@ _LONGEST: Final = 200
 _NARROWEST: Final = 14
 """Characters to which a column's longer values may be folded; narrower they cannot be read."""
 _BORDER: Final = 3
+_WIDEST_ROW: Final = 120
+"""Characters that a single row may take as a table, also in a pipe, where lines have no end."""
 
 
 class RowGrid:
-    """Rows as a table; as records where its columns would be folded too much. Row kinds have colours.
+    """Rows as a table; as records where its columns would be folded too much, or where one wide row is all.
 
-    Numbers of the columns that are called ``counts`` have their digits in groups.
+    Row kinds have colours. Numbers of the columns that are called ``counts`` have their digits in groups.
     """
 
     def __init__(
@@ -42,7 +44,8 @@ class RowGrid:
         ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._rows and self._least_width() > options.max_width:
+        room = min(_WIDEST_ROW, options.max_width) if len(self._rows) == 1 else options.max_width
+        if self._rows and self._least_width() > room:
             yield from self._records()
         else:
             yield self._table()

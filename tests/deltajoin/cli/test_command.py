@@ -277,6 +277,14 @@ def test_one_record_needs_no_number() -> None:
     assert printed(names, list(range(12))).startswith("column_0")
 
 
+def test_one_wide_row_is_a_record_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
+    one = {f"column_{n}": "a value of some length" for n in range(12)}
+    Output().rows([one])
+    assert capsys.readouterr().out.startswith("column_0   a value")
+    Output().rows([one, one])
+    assert capsys.readouterr().out.startswith("┏━")
+
+
 def test_columns_without_rows_are_a_table() -> None:
     assert "column_11" in printed([f"column_{n}" for n in range(12)], width=200)
 
