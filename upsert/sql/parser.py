@@ -539,7 +539,7 @@ _NAMES: Final = (
 _HEAD_WORDS: Final = frozenset(
     {"OR", "REPLACE", "GLOBAL", "TEMPORARY", "TEMP", "EXTERNAL", "MATERIALIZED", "STREAMING", "CURRENT"}
     | {"TABLE", "VIEW", "DATABASE", "SCHEMA", "CATALOG", "CATALOGS", "FUNCTION", "FUNCTIONS", "INDEX", "INTO"}
-    | {"COLUMNS", "DATA", "INDEXES", "JOB", "SYSTEM", "TBLPROPERTIES", "TRANSACTION"}
+    | {"COLUMNS", "DATA", "DYNAMIC", "INDEXES", "JOB", "LIVE", "SYSTEM", "TBLPROPERTIES", "TRANSACTION"}
 )
 _REPLACING: Final = "write INSERT INTO t: a row replaces the earlier one of its key"
 _COPYING: Final = "write INSERT INTO t SELECT * FROM parquet.`folder`, or csv, json, orc"
@@ -563,7 +563,11 @@ _INSTEAD: Final = {
         for kind in ("", "TEMPORARY ", "TEMPORARY SYSTEM ")
     },
     "ALTER MATERIALIZED TABLE": "write ALTER MATERIALIZED VIEW",
-    "CREATE MATERIALIZED TABLE": "write CREATE MATERIALIZED VIEW; REFRESH in streaming mode keeps it fresh",
+    "ALTER VIEW": "write CREATE OR REPLACE VIEW v AS query",
+    **{
+        f"CREATE {kind} TABLE": "write CREATE MATERIALIZED VIEW; REFRESH in streaming mode keeps it fresh"
+        for kind in ("DYNAMIC", "LIVE", "MATERIALIZED")
+    },
     "DROP MATERIALIZED TABLE": "write DROP MATERIALIZED VIEW",
     "CREATE INDEX": "write ALTER TABLE t ADD INDEX (column)",
     "CREATE STREAMING TABLE": "write SET 'execution.runtime-mode' = 'streaming', then CREATE TABLE t AS",
@@ -574,6 +578,8 @@ _INSTEAD: Final = {
     "LOAD DATA": _COPYING,
     "MSCK": "leave it out: a table knows its partitions",
     "OPTIMIZE": "write CALL compact('t')",
+    "REFRESH": "write REFRESH MATERIALIZED VIEW v",
+    "REFRESH VIEW": "write REFRESH MATERIALIZED VIEW v",
     "REFRESH TABLE": "leave it out: each query reads the newest snapshot",
     "REORG TABLE": "write CALL compact('t')",
     "REPLACE INTO": _REPLACING,

@@ -60,7 +60,7 @@ _CLAUSE_REFUSALS: Final = {
     ),
     "CLUSTER": "CLUSTER BY is not supported: rows are sorted by the primary key; use INDEX (columns)",
     **dict.fromkeys(
-        ("SCHEDULE", "TRIGGER"),
+        ("SCHEDULE", "TRIGGER", "REFRESH", "FRESHNESS"),
         "nothing runs by itself: use REFRESH MATERIALIZED VIEW, which in streaming mode goes on",
     ),
     "DISTRIBUTED": "DISTRIBUTED BY is not supported: use WITH ('bucket' = 'n', 'bucket-key' = 'columns')",
