@@ -3,7 +3,7 @@
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
@@ -15,6 +15,8 @@ from tests.forked_python import forked_python
 from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
 from tests.local_postgres import LocalPostgres
 from tests.object_store import CREDENTIALS, KINDS, ObjectStore, Server
+from upsert.catalog.run import queries
+from upsert.catalog.run.without_spark.statements import selected_later
 from upsert.spark.java import java_of
 from upsert.store.files import writing
 from upsert.testing import LocalKafka
@@ -51,13 +53,22 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 SMALL_ROWS = writing.SMALL_ROWS
 
 
+def by_spark(*_: object) -> Callable[[], None]:
+    """In place of ``selected_later``: Spark is needed for the rows of any query that has a DataFrame."""
+    return lambda: None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests have small tables: in every second one small files have sidecars, as large ones do.
 
-    What a test starts by itself, other than by a fork, does not.
+    Spark computes the rows of all queries in every second one. What a test starts by itself, other than by a
+    fork, is as it is for users.
     """
-    has_sidecars = item.get_closest_marker("sidecars") or crc32(item.nodeid.encode()) % 2
+    drawn = crc32(item.nodeid.encode())
+    has_sidecars = item.get_closest_marker("sidecars") or drawn & 1
     writing.SMALL_ROWS = 0 if has_sidecars else SMALL_ROWS  # type: ignore[misc]
+    is_by_spark = item.get_closest_marker("by_spark") or drawn & 2
+    queries.selected_later = by_spark if is_by_spark else selected_later
 
 
 collect_ignore = ["tests/connect_script.py"]

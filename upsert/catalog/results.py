@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -238,9 +238,11 @@ class Frame(Result):
     """A query that has not run: a batch DataFrame, or a streaming one with ``_row_kind`` where it changes.
 
     It has the DataFrame's methods too: ``catalog.sql("SELECT …", spark).show()`` works as with ``spark.sql``.
+    ``_without_spark`` finds the rows that the DataFrame has; None where Spark is needed.
     """
 
     df: DataFrame
+    _without_spark: Callable[[], pa.Table | None] = field(default=lambda: None, compare=False)
 
     def __getattr__(self, name: str) -> Any:
         """What the DataFrame has."""
@@ -267,6 +269,8 @@ class Frame(Result):
     def rows(self) -> pa.Table:
         """The rows of a batch, which this runs; an INTERVAL of years and months as Spark's text of it.
 
+        A query that needs no Spark starts no job, see docs/sql.md.
+
         Raises:
             ConfigurationError: the query is a stream, which never ends.
             UpsertError: a table could not be read; Spark's own error is its cause.
@@ -279,7 +283,8 @@ class Frame(Result):
         from upsert.spark.batches import arrow_of, with_texts
 
         with own_errors_first():
-            return arrow_of(with_texts(self.df))
+            found = self._without_spark()
+            return arrow_of(with_texts(self.df)) if found is None else found
 
 
 def given_frame(given: Any, what: str) -> DataFrame:

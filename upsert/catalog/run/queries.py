@@ -24,7 +24,7 @@ from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.scans import STATES, Scan, as_read_by, unstable_column
 from upsert.catalog.run.unknown_columns import taken_for_a_field, unknown_column
 from upsert.catalog.run.without_spark.settings import Settings
-from upsert.catalog.run.without_spark.statements import selected
+from upsert.catalog.run.without_spark.statements import selected, selected_later
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE, TRIGGER
 from upsert.catalog.system_tables import split
 from upsert.errors import (
@@ -65,7 +65,8 @@ _NOISE: Final = re.compile(r"\.?(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d
 def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:
     """A query: a batch DataFrame, or in streaming mode its changes, or the rows that result from them.
 
-    Where there is no session, or rows are wanted anyway, a query that needs none gives its rows.
+    Where there is no session, or rows are wanted anyway, a query that needs none gives its rows; else its
+    DataFrame finds them so, in the states that it reads, when they are asked of the result.
     """
     own = jobs.configured(spark, context.options.forwarded())
     if own is None:
@@ -75,7 +76,7 @@ def select(context: Context, statement: s.Select, spark: SparkSession | None) ->
     session = own or needed(spark, "SELECT")
     df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     if not df.isStreaming:
-        return Frame("SELECT", df)
+        return Frame("SELECT", df, selected_later(context, session, statement))
     changes = context.optimized(df, "SELECT", None)
     if context.options.value(RESULT_MODE) == "changelog":
         return Frame("SELECT", changes)

@@ -1,7 +1,7 @@
 """Statements that need no Spark: a SELECT of one table, an INSERT of it or a list, many an UPDATE and DELETE.
 
-A SELECT is one where there is no session, or rows are wanted, for else its result is a DataFrame; the others
-always.
+Where there is a session, the result of a SELECT is a DataFrame, and only the rows that are asked of it are
+found here.
 """
 
 from __future__ import annotations
@@ -37,11 +37,22 @@ if TYPE_CHECKING:
 
 def selected(context: Context, spark: SparkSession | None, statement: s.Select) -> pa.Table | None:
     """The rows of a query, as ``DataFrame.toArrow`` would give them; None where Spark is needed."""
+    return selected_later(context, spark, statement)()
+
+
+def selected_later(
+    context: Context, spark: SparkSession | None, statement: s.Select
+) -> Callable[[], pa.Table | None]:
+    """What gives the rows as `selected` does, those of the states that the tables have now."""
     query = statement.query
     if context.options.is_streaming or (given := Given.of(context, spark, query)) is None:
-        return None
-    rows = _found(given, spark, query)
-    return None if rows is None else _as_spark(rows)
+        return lambda: None
+
+    def found() -> pa.Table | None:
+        rows = _found(given, spark, query)
+        return None if rows is None else _as_spark(rows)
+
+    return found
 
 
 def listed(

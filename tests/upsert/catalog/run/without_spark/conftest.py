@@ -1,5 +1,6 @@
-"""A catalog with a table of all types, filled at random."""
+"""A catalog with a table of all types, filled at random, for what is found without Spark beside Spark."""
 
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -7,6 +8,12 @@ import pytest
 
 from tests.upsert.catalog.run.without_spark.beside_spark import KINDS, UTC_SESSION, kinds
 from upsert.catalog.catalog import Catalog
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Where a test has a DataFrame, it wants Spark's rows."""
+    if Path(__file__).parent in item.path.parents:
+        item.add_marker("by_spark")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.upsert.catalog.run.without_spark.beside_spark import (
     KINDS,
@@ -25,9 +25,10 @@ from tests.upsert.catalog.run.without_spark.beside_spark import (
 )
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Found, Frame
-from upsert.catalog.run import row_changes
+from upsert.catalog.run import queries, row_changes
 from upsert.catalog.run.without_spark import rows, settings, shown, statements
 from upsert.errors import SchemaError, UpsertError
+from upsert.spark import batches
 
 pytestmark = pytest.mark.spark
 
@@ -279,6 +280,52 @@ def test_who_only_shows_rows_needs_no_job_for_them(
     assert filled.sql("SELECT here FROM kinds LIMIT 1", spark).rows.column(0).to_pylist() == [7]
     monkeypatch.setattr(filled.context, "gives_rows", False)
     assert isinstance(filled.sql(text, spark), Frame)
+
+
+def test_the_rows_of_a_dataframe_need_no_job_and_are_of_its_state(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE TABLE teas (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO teas VALUES (1, 'mint'), (2, 'sage')")
+    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
+    texts = (
+        "SELECT * FROM teas WHERE id = 2",
+        "SELECT count(*) FROM teas",
+        "SELECT upper(name) FROM teas WHERE id = 1",
+        "SELECT data_version FROM teas$snapshots",
+    )
+    frames = [catalog.sql(text, spark) for text in texts]
+    catalog.sql("UPDATE teas SET name = 'rose'")
+    assert all(isinstance(frame, Frame) for frame in frames)
+    expected = [frame.df.toArrow() for frame in frames]
+
+    def is_asked(df: DataFrame) -> pa.Table:
+        raise AssertionError(f"{df} was computed by Spark")
+
+    assert frames[2].rows == expected[2]
+    monkeypatch.setattr(batches, "arrow_of", is_asked)
+    for number in (0, 1, 3):
+        assert frames[number].rows.cast(expected[number].schema) == expected[number]
+    with pytest.raises(AssertionError, match="computed by Spark"):
+        _ = frames[2].rows
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("spark.sql.caseSensitive", "true"), ("spark.sql.groupByAliases", "false")]
+)
+def test_a_session_that_reads_sql_otherwise_computes_the_rows_of_its_dataframes(
+    spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
+    before = spark.conf.get(key)
+    spark.conf.set(key, value)
+    try:
+        frame = filled.sql("SELECT id FROM kinds", spark)
+    finally:
+        spark.conf.set(key, str(before))
+    monkeypatch.setattr(batches, "arrow_of", lambda _: "by Spark")
+    assert frame.rows == "by Spark"
 
 
 def test_many_rows_are_sparks(filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
