@@ -22,7 +22,7 @@ from upsert.kafka.encode import sink_key, sink_of, written_schema
 from upsert.kafka.options import UPSERT, key_of
 from upsert.kafka.sink import declared_for_write, record_maker
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
-from upsert.kafka.topics import cleanup_warning, partitions_of
+from upsert.kafka.topics import cleanup_warning, partitions_of, warning_of_write
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import Materialize, micro_batch_writer
@@ -80,7 +80,7 @@ def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
     """
     record_maker(table, df.schema)
     partitions = partitions_of(table)
-    if warning := cleanup_warning(table):
+    if warning := warning_of_write(table, partitions, df.columns):
         warnings.warn(warning, stacklevel=4)  # as users call this through write_changes
     register(df.sparkSession)
     options = {name: text for name, text in given_options(table).items() if name.lower() not in _OWN}

@@ -10,7 +10,7 @@ of each key, or the rows of a task are compared by a checksum.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -27,7 +27,7 @@ from upsert.kafka.client.transactions import Outcome, produce_once, read_marker,
 from upsert.kafka.declaration import declared
 from upsert.kafka.encode import RecordMaker, Seen, sink_of, written_schema
 from upsert.kafka.table import KafkaTable
-from upsert.kafka.topics import cleanup_warning, partitions_of
+from upsert.kafka.topics import partitions_of, warning_of_write
 from upsert.materializer.choice import check_raw
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark.batches import from_spark
@@ -118,8 +118,7 @@ class _Writer:
                 f"{table.name}: options 'sink.parallelism' and 'sink.row-order' = 'none' are for rows that "
                 "are distributed by their key; leave them out, or write with write_changes or write_upsert"
             )
-        partitions_of(table)
-        _warn_once(table)
+        _warn_once(table, partitions_of(table), given.names)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write one task's records; what is visible of them when it fails depends on the guarantee."""
@@ -203,12 +202,12 @@ def record_maker(table: KafkaTable, given: StructType) -> RecordMaker:
 _warned: Final[set[tuple[Connection, str]]] = set()
 
 
-def _warn_once(table: KafkaTable) -> None:
-    """Log what is to be said of the clean-up of topics; once: each micro-batch has a writer of its own."""
+def _warn_once(table: KafkaTable, partitions: Mapping[str, int], columns: Collection[str]) -> None:
+    """Log what is to be said of the topics; once: each micro-batch has a writer of its own."""
     key = (table.connection, str(table.topics or table.values["topic-pattern"]))
     if key not in _warned:
         _warned.add(key)
-        if warning := cleanup_warning(table):
+        if warning := warning_of_write(table, partitions, columns):
             LOG.warning(warning)
 
 

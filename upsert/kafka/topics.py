@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.table import KafkaTable
+from upsert.rowkind import ROW_KIND_COLUMN
 
 
 def partitions_of(table: KafkaTable) -> Mapping[str, int]:
@@ -63,6 +64,29 @@ def _create(connection: Connection, table: KafkaTable, name: str) -> bool:
     except TableExistsError:
         return False
     return True
+
+
+def warning_of_write(
+    table: KafkaTable, partitions: Mapping[str, int], columns: Collection[str]
+) -> str | None:
+    """What is to be said before rows with these columns are written; None: nothing.
+
+    Kafka's clients send a record without a key to any partition.
+    """
+    if table.is_upsert:
+        return cleanup_warning(table)
+    if ROW_KIND_COLUMN not in columns or not table.is_changelog or table.key is not None:
+        return None
+    if any(c.key.key == "partition" and c.column.name in columns for c in table.metadata(writing=True)):
+        return None
+    found = next(((name, count) for name, count in partitions.items() if count > 1), None)
+    if found is None:
+        return None
+    return (
+        f"{table.name}: topic {found[0]!r} should have one partition, or the table a key, and it has "
+        f"{found[1]} and the table none: the changes of a row go to any of them, and readers meet them in "
+        "any order, by which a row is lost; declare 'key.format' and 'key.fields'"
+    )
 
 
 def cleanup_warning(table: KafkaTable) -> str | None:

@@ -5,6 +5,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -250,6 +251,27 @@ def test_topic_that_loses_old_records_gets_a_warning(
     assert [message.split(";")[0].split(":")[1] for message in found] == [
         f" topic {deleting!r} should have cleanup.policy 'compact', and has 'delete'"
     ]
+
+
+def test_changes_without_a_key_in_several_partitions_get_a_warning(
+    connection: Connection, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are in any order then, which does not matter to rows that are only added."""
+    keyed = {"key_format": "json", "key_fields": "word"}
+    schema = TableSchema((*WORDS.columns, Column("place", pa.int32(), metadata="partition")), ("word",))
+    changes = partial(table_on, connection, connector="kafka", value_format="debezium-json")
+    scattered = changes(new_topic(2))
+    for table in (
+        changes(new_topic(1)),
+        changes(new_topic(2), **keyed),
+        changes(new_topic(2), schema),
+        table_on(connection, new_topic(2), connector="kafka"),
+    ):
+        StreamWriter(table, struct(table), overwrite=False)
+    assert caplog.messages == []
+    StreamWriter(scattered, struct(scattered), overwrite=False)
+    (said,) = caplog.messages
+    assert "should have one partition, or the table a key, and it has 2 and the table none" in said
 
 
 REFUSED: dict[str, tuple[dict[str, str], type[UpsertError], str]] = {
