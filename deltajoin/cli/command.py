@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeGuard
 
 import pyarrow as pa
 import typer
@@ -209,7 +209,13 @@ def errors_printed(*, as_json: bool = False, trace: bool = False) -> Iterator[Ou
 
 def is_expected(error: BaseException) -> bool:
     """Whether an error is a message for the user, and not a defect, which needs its traceback."""
-    return isinstance(error, EXPECTED_ERRORS) or _is_of_java(error) or _is_of_an_ended_jvm(error)
+    is_known = isinstance(error, EXPECTED_ERRORS) or _is_of_java(error) or _is_of_an_ended_jvm(error)
+    return is_known or _is_of_output(error)
+
+
+def _is_of_output(error: BaseException) -> TypeGuard[UnicodeEncodeError]:
+    """Whether the output cannot have a letter, as where a locale is not of UTF-8."""
+    return isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8"
 
 
 def _is_of_java(error: BaseException) -> bool:
@@ -270,6 +276,12 @@ def reason_of(error: BaseException) -> str:
         return (
             f"the output: must be written where there is room, got {error.strerror!r}; make room or write it "
             "to another file, and run this again"
+        )
+    if _is_of_output(error):
+        letter = f"U+{ord(error.object[error.start]):04X}"
+        return (
+            f"the output: must be in an encoding that has the letter {letter}, got {error.encoding!r}; set "
+            "PYTHONIOENCODING=utf-8, and run this again"
         )
     return str(error).strip() or type(error).__name__
 

@@ -57,6 +57,20 @@ def test_output_that_has_no_room_is_told_as_such(tmp_path: Path, options: list[s
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_letter_that_the_output_cannot_have_is_told_as_such(tmp_path: Path, options: list[str]) -> None:
+    """It was the trace of a defect."""
+    Catalog(tmp_path).sql("CREATE TABLE t (word STRING)")
+    Catalog(tmp_path).table("t").write(pa.table({"word": ["thé"]}))
+    command = [sys.executable, "-m", "deltajoin", "head", "t", "-w", str(tmp_path), *options]
+    of_user = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=of_user, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.FAILED
+    said = "the output: must be in an encoding that has the letter U+00E9, got 'ascii'; set PYTHONIOENC"
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_page_that_has_no_room_names_its_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["ui", "-w", str(tmp_path), "--html", "/dev/full"])
     assert done.exit_code == Exit.FAILED
