@@ -27,6 +27,7 @@ from upsert.errors import (
     CorruptTableError,
     SnapshotExpiredError,
     StaleWriterError,
+    TableNotFoundError,
     UnknownOutcomeError,
     UpsertError,
 )
@@ -292,6 +293,9 @@ class Committer:
                 self._check_lineage(info, path, change)
                 added = tuple(replace(entry, sequence=entry.sequence or info.id) for entry in change.added)
                 self.history.remember(info.id, content, Manifest(added, change.removed))
+            except TableNotFoundError:
+                self._withdraw(path, content)
+                raise
             # no right to read it any more, or what belongs to the newest snapshot is damaged, or has expired
             except (OSError, ConfigurationError, CorruptTableError, SnapshotExpiredError) as cause:
                 raise UnknownOutcomeError(
@@ -299,6 +303,12 @@ class Committer:
                     f"the history, got {cause}; look at the table's history before you write the rows again"
                 ) from cause
         return won
+
+    def _withdraw(self, path: str, content: bytes) -> None:
+        """Delete a snapshot of this process that lies in the folder of another table, created there again."""
+        with suppress(OSError, UpsertError):
+            if self._storage.read(path) == content:
+                self._storage.delete(path)
 
     def _is_there_after(self, failure: Exception, info: SnapshotInfo, path: str) -> bool:
         """Whether a snapshot has been published, and will stay, although an error was reported."""
@@ -326,7 +336,11 @@ class Committer:
         its successor, if it has one. If ours is the newest, only an expiry in it can have taken the one
         before: otherwise the folder was set back to an older state while this process knew a newer one.
         """
-        before = self.history.content(info.id - 1) if info.parent else None
+        try:
+            before = self.history.content(info.id - 1) if info.parent else None
+        except CorruptTableError:
+            self.history.check_identity()  # it may be that of another table
+            raise
         if before is not None and before.uuid == info.parent:
             return
         newest = self.history.latest()

@@ -119,7 +119,7 @@ class History:
         knows that the table is there; else it may be a `TableNotFoundError` that it is gone.
         """
         if not has_just_read_table:
-            self._check_identity()
+            self.check_identity()
         info = self._latest()
         self._look_at(info)
         if (seen := looks()) is not None:
@@ -210,7 +210,7 @@ class History:
                 make = partial(parsed, content, self._path(newest), self.uuid, newest)
                 return self._once(self._infos, newest, make)
 
-    def _check_identity(self) -> None:
+    def check_identity(self) -> None:
         """Refuse a table that was dropped and created again: it would take these files for its own."""
         path = os.path.join(self.folder, paths.TABLE_FILE)
         if (found := self._storage.stat(path)) is None:

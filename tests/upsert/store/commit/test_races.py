@@ -21,6 +21,7 @@ from upsert.errors import (
     DuplicateKeyError,
     SnapshotExpiredError,
     StaleWriterError,
+    TableNotFoundError,
     UnknownOutcomeError,
 )
 from upsert.flock import FileLock
@@ -303,6 +304,36 @@ def test_a_writer_that_stalls_past_expiry_fails_and_leaves_nothing(table: Table)
     assert writer.write(rows(99)).id == 9  # a new attempt sees the table as it is
     table.clean(older_than_s=0)
     assert_nothing_is_left_over(table)
+
+
+@pytest.mark.parametrize("act", [lambda writer: writer.write(rows(9)), Table.compact])
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_a_commit_leaves_nothing_in_a_table_that_was_created_again_meanwhile(
+    table: Table, tmp_path: Path, act: Callable[[Table], object], commits: int
+) -> None:
+    """Its snapshot has the id that follows the newest one there, or one that comes later."""
+    for number in range(2):
+        table.write(rows(number))
+
+    def create_again() -> None:
+        Path(table.path).rename(tmp_path / "dropped")
+        other = Table.create(table.path, SCHEMA, QUIET)
+        for number in range(commits):
+            other.write(rows(number))
+
+    def meanwhile() -> None:
+        rival = threading.Thread(target=create_again)
+        rival.start()
+        rival.join()
+
+    writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
+    with pytest.raises(TableNotFoundError, match="dropped and created again"):
+        act(writer)
+    other = Table.open(table.path)
+    for number in range(commits, 4):
+        other.write(rows(number))
+    assert ids_of(other) == [0, 1, 2, 3]
+    assert_nothing_is_left_over(other)
 
 
 def test_a_first_commit_that_stalls_past_expiry_fails(table: Table) -> None:
