@@ -70,8 +70,9 @@ _BY_DEFAULT: Final = {
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.orderByOrdinal": "true",
     "spark.sql.stableDerivedColumnAlias.enabled": "false",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
-"""What a number or a name means in GROUP BY and ORDER BY, and what results are called."""
+"""What a number or a name means in GROUP BY and ORDER BY, what results are called, and Arrow's types of them."""
 
 _ZONE: Final = "spark.sql.session.timeZone"
 _OF_SUBMIT: Final = (

@@ -312,7 +312,12 @@ def test_the_rows_of_a_dataframe_need_no_job_and_are_of_its_state(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("spark.sql.caseSensitive", "true"), ("spark.sql.groupByAliases", "false")]
+    ("key", "value"),
+    [
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.groupByAliases", "false"),
+        ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
+    ],
 )
 def test_a_session_that_reads_sql_otherwise_computes_the_rows_of_its_dataframes(
     spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch, key: str, value: str
