@@ -72,7 +72,7 @@ _BY_DEFAULT: Final = {
     "spark.sql.stableDerivedColumnAlias.enabled": "false",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
-"""What a number or a name means in GROUP BY and ORDER BY, what results are called, and Arrow's types of them."""
+"""What numbers and names mean in GROUP BY and ORDER BY, what results are called, and their types in Arrow."""
 
 _ZONE: Final = "spark.sql.session.timeZone"
 _OF_SUBMIT: Final = (
