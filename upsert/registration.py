@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
-from upsert.spark.connect import is_connect, leave_out_counts
+from upsert.spark.connect import check_runs, is_connect, leave_out_counts
 from upsert.spark.formats import FORMAT, knows, make_known, was_sent
 from upsert.spark.java import java_of
 from upsert.spark.version import version_of
@@ -42,9 +42,10 @@ def register(spark: SparkSession) -> None:
         ['word', 'n', '_row_kind']
 
     Raises:
-        ConfigurationError: Spark is of a version that is not supported, or not of PySpark's.
+        ConfigurationError: Spark is of a version that is not supported, or not of PySpark's, or was stopped.
     """
     if is_connect(spark):
+        check_runs(spark)
         # the flow of a pipeline may ask its server nothing, not even for its version
         if not was_sent(spark, FORMAT):
             version_of(spark)
@@ -68,8 +69,9 @@ def accepted(spark: SparkSession) -> Any:
     takes processes of Python, in which Spark looks for others.
 
     Raises:
-        ConfigurationError: Spark is of a version that is not supported, or not of PySpark's.
+        ConfigurationError: Spark is of a version that is not supported, or not of PySpark's, or was stopped.
     """
+    check_runs(spark)
     version_of(spark)
     sessions = java_of(spark).org.apache.spark.sql.classic.SparkSession
     current = sessions.getActiveSession()

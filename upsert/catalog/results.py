@@ -14,7 +14,7 @@ from upsert.errors import ConfigurationError, own_errors_first
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.show import html
 from upsert.show.values import rows_of, text_of, values_of, visible
-from upsert.spark.connect import needs_classic
+from upsert.spark.connect import check_runs, needs_classic
 from upsert.spark.queries import is_running
 from upsert.stream_keys import UpsertKey
 from upsert.types import with_numbers
@@ -297,6 +297,7 @@ def given_frame(given: Any, what: str) -> DataFrame:
         instead = "give its df" if isinstance(given, Frame) else "catalog.read_changes and spark.sql give one"
         raise ConfigurationError(f"{what}: needs a DataFrame, got {type(given).__name__}; {instead}")
     frame: DataFrame = given
+    check_runs(frame.sparkSession)
     return frame
 
 

@@ -24,6 +24,20 @@ def is_connect(of: SparkSession | DataFrame) -> bool:
     return type(of).__module__.startswith("pyspark.sql.connect.")
 
 
+def check_runs(spark: SparkSession) -> None:
+    """Refuse a session that was stopped: what Spark says then is of its inside, or of a format that it lacks.
+
+    Raises:
+        ConfigurationError: it was stopped.
+    """
+    session: Any = spark
+    if session.is_stopped if is_connect(spark) else session.sparkContext._jsc is None:
+        raise ConfigurationError(
+            "the Spark session must run, got one that was stopped; SparkSession.builder.getOrCreate() gives "
+            "another one"
+        )
+
+
 def needs_classic(of: SparkSession | DataFrame, what: str, instead: str) -> None:
     """Refuse what a session of Spark Connect cannot do.
 

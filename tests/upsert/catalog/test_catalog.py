@@ -227,6 +227,27 @@ def test_what_is_given_in_a_wrong_form_is_told_with_the_right_one(
     assert not os.path.exists(catalog.warehouse)
 
 
+@pytest.mark.spark
+def test_a_session_that_was_stopped_is_told_as_such(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark spoke of a format that is not registered, and of what its inside lacks then."""
+    catalog.sql(ORDERS)
+    changes = catalog.read_changes(spark, "orders")
+    view = catalog.create_view("v", "SELECT id FROM orders", spark=spark)
+    uses: list[Callable[[], object]] = [
+        lambda: catalog.sql("SELECT id FROM orders", spark),
+        lambda: catalog.read(spark, "orders"),
+        lambda: catalog.read_changes(spark, "orders"),
+        lambda: planner.explain(changes),
+        lambda: view.refresh(),
+    ]
+    monkeypatch.setattr(spark.sparkContext, "_jsc", None)
+    for use in uses:
+        with pytest.raises(ConfigurationError, match="the Spark session must run, got one that was stopped"):
+            use()
+
+
 def test_a_table_is_read_in_a_session(catalog: Catalog) -> None:
     catalog.sql(ORDERS)
     with pytest.raises(ConfigurationError, match=r"Spark session, got NoneType; write read\(spark, name\)"):

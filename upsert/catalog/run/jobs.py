@@ -21,6 +21,7 @@ from upsert.catalog.results import Done, Rows
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.catalog.system_tables import time_of
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.spark.connect import check_runs
 from upsert.spark.queries import query_with_checkpoint, running_queries, stop_query
 from upsert.spark.variables import has_variables, with_variables
 from upsert.sql import statements as s
@@ -49,6 +50,7 @@ def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {
         raise SparkNeededError(
             f"{what}: needs a Spark session, found none; give it as catalog.sql(text, spark)"
         )
+    check_runs(found)
     for key, value in options.items():
         found.conf.set(key, value)
     return found
