@@ -176,7 +176,7 @@ def is_recorded(info: SnapshotInfo, transaction: Transaction | None) -> bool:
 def write(committer: Committer, rows: Rows, terms: Terms) -> Committed:
     """Commit rows in their order, as one snapshot; what was written for them goes where that fails."""
     history = committer.history
-    with synced_together():
+    with synced_together(), history.writing():
         staged = [staging.stage_folded(history, rows, "rows", is_committed_here=True)]
         with discarded_if_failed(committer, lambda: staged):
             if isinstance(rows, pa.RecordBatchReader):

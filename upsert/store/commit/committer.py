@@ -177,7 +177,8 @@ class Committer:
             OSError: the disk refused. A look at it has shown that nothing was published.
         """
         turn = Turn(self.root, self.environment.sleep, self.environment.monotonic)
-        return _Attempts(self, propose, turn, has_just_looked, goes_first).committed()
+        with self.history.writing():
+            return _Attempts(self, propose, turn, has_just_looked, goes_first).committed()
 
     def delete_left(self, manifests: Iterable[str]) -> None:
         """Delete what attempts that lost have written; whatever fails here, ``clean`` does it later."""

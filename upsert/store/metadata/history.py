@@ -14,7 +14,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Final, TypeVar
@@ -120,7 +120,11 @@ class History:
         """
         if not has_just_read_table:
             self.check_identity()
-        info = self._latest()
+        try:
+            info = self._latest()
+        except CorruptTableError:
+            self.check_identity()  # what was read may be another table's
+            raise
         self._look_at(info)
         if (seen := looks()) is not None:
             seen.note(self, True)
@@ -223,6 +227,15 @@ class History:
                     f"{uuid!r}; open it again"
                 )
             self._checked = found.version
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A block that writes into the table's folder; a ``TableNotFoundError`` if that goes meanwhile."""
+        try:
+            yield
+        except FileNotFoundError:
+            self.check_identity()
+            raise
 
     def _newest(self) -> tuple[int, bytes | None]:
         """Id of the latest snapshot, 0 for none, and its content if that was read just now."""

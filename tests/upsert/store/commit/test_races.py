@@ -32,6 +32,7 @@ from upsert.store.commit import committer, staging
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import TURN_AFTER, Committer, Environment
 from upsert.store.commit.turn import LongTurnWarning, Turn
+from upsert.store.files import writing
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.files.writing import write_data_file
 from upsert.store.metadata.file_entry import FileEntry
@@ -334,6 +335,51 @@ def test_a_commit_leaves_nothing_in_a_table_that_was_created_again_meanwhile(
         other.write(rows(number))
     assert ids_of(other) == [0, 1, 2, 3]
     assert_nothing_is_left_over(other)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [lambda writer: writer.write(rows(9)), lambda writer: writer.delete([("id", "=", 0)]), Table.compact],
+)
+def test_a_commit_whose_table_is_dropped_meanwhile_says_so(
+    table: Table, tmp_path: Path, act: Callable[[Table], object]
+) -> None:
+    for number in range(2):
+        table.write(rows(number))
+    drop = Rival(lambda: Path(table.path).rename(tmp_path / "dropped"))
+    writer = in_environment(table, Environment(put_if_absent=drop.put_if_absent))
+    with pytest.raises(TableNotFoundError, match="was it dropped"):
+        act(writer)
+
+
+def test_rows_whose_table_is_dropped_while_they_are_staged_are_refused(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_file(path: str, *_: object) -> Any:
+        if not (tmp_path / "dropped").exists():
+            Path(table.path).rename(tmp_path / "dropped")
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(writing, "_write_file", write_file)
+    with pytest.raises(TableNotFoundError, match="was it dropped"):
+        table.write(rows(1))
+
+
+def test_a_look_at_a_table_that_was_created_again_right_then_is_no_damage(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.write(rows(1))
+    own = History.check_identity
+
+    def check_identity(history: History) -> None:
+        own(history)
+        if not (tmp_path / "dropped").exists():
+            Path(table.path).rename(tmp_path / "dropped")
+            Table.create(table.path, SCHEMA, QUIET).write(rows(2))
+
+    monkeypatch.setattr(History, "check_identity", check_identity)
+    with pytest.raises(TableNotFoundError, match="dropped and created again"):
+        table.history()
 
 
 def test_a_first_commit_that_stalls_past_expiry_fails(table: Table) -> None:
