@@ -34,7 +34,7 @@ from upsert.store.predicate import (
     parse_where,
     remaining,
 )
-from upsert.store.read import statistics
+from upsert.store.read import counting, statistics
 from upsert.store.read.lookup import (
     Columns,
     Matches,
@@ -442,6 +442,17 @@ class Snapshot:
             return round(statistics.row_count(self.layout, self.files, self.open))
 
         return count() if self._history is None else self._history.row_count(self.info, count)
+
+    def counted(self) -> int | None:
+        """How many rows there are, exactly; None where all keys must be read for it, or there is no key.
+
+        Raises:
+            CorruptTableError: a file is missing or damaged.
+        """
+        if self.layout.is_counted:
+            return None
+        with damage_named(self._root, lambda: self.files.entries):
+            return counting.counted(self.layout, self.files, self.open)
 
     @property
     def bytes_in_memory(self) -> int:

@@ -188,6 +188,10 @@ class RunningGroups:
         with computing():
             self._add(rows)
 
+    def add_count(self, count: int) -> None:
+        """So many rows more, where only their number is asked: there are no keys, and rows are counted."""
+        self._kept.add([pa.array([count], part.type) for part in self._parts])
+
     def _add(self, rows: pa.Table) -> None:
         self._check(rows)
         keys = [as_key(one_array(rows.column(name))) for name in self._keys]

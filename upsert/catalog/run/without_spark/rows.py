@@ -84,6 +84,10 @@ class Stored:
         """Of files that may have such rows."""
         return self.source.size(self._where(among))
 
+    def counted(self) -> int | None:
+        """How many there are; None where they must be read for it."""
+        return None if self.where else self.source.counted()
+
     def pieces(self, names: Sequence[str], among: Among, *, ends_soon: bool) -> Iterator[pa.Table]:
         """The rows, see `Rows`."""
         needed = [self.columns[name] for name in names]

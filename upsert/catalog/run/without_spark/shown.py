@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.catalog.run.without_spark.rows import Rows, in_memory, schema_of
+from upsert.catalog.run.without_spark.rows import Rows, Stored, in_memory, schema_of
 from upsert.catalog.run.without_spark.select import PlainSelect
 from upsert.catalog.run.without_spark.settings import MOST_BYTES
 from upsert.conditions.expressions import Condition, Field, Ref
@@ -68,9 +68,12 @@ def shown_groups(plain: PlainSelect, rows: Rows, groups: RunningGroups, kept: Co
         NotInArrowError: Spark has to find them, or rows or groups are too many for one process.
     """
     names = [] if plain.groups is None else plain.groups.columns
-    for piece in rows.pieces([*dict.fromkeys(names)] or [*rows.types][:1], {}, ends_soon=False):
-        groups.add(piece)
-        _check_few(groups)
+    if not names and isinstance(rows, Stored) and (count := rows.counted()) is not None:
+        groups.add_count(count)
+    else:
+        for piece in rows.pieces([*dict.fromkeys(names)] or [*rows.types][:1], {}, ends_soon=False):
+            groups.add(piece)
+            _check_few(groups)
     found = groups.rows()
     _check_few(groups)
     return _shown(plain, found, kept)

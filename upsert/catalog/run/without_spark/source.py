@@ -35,6 +35,7 @@ class Source:
             argument says that only some first rows are wanted. `NotInArrowError` where they may be too many.
         size: about how many bytes of files a read with a condition takes.
         count: about how many rows there are.
+        counted: how many there are, exactly; None where they must be read for it.
         schema: None for a system table, which takes no condition.
     """
 
@@ -42,6 +43,7 @@ class Source:
     read: Callable[[Sequence[str], Where, bool], Iterator[pa.Table]]
     size: Callable[[Where], int]
     count: Callable[[], int]
+    counted: Callable[[], int | None]
     schema: TableSchema | None = None
 
     @property
@@ -93,7 +95,7 @@ def stored(table: Table, state: int | str | None, settings: Settings) -> Source:
         return size_of(snapshot, parse_where(where, schema)).bytes
 
     types = {name: schema.type_of(name) for name in schema.names}
-    return Source(types, read, size, lambda: snapshot.row_count, schema)
+    return Source(types, read, size, lambda: snapshot.row_count, snapshot.counted, schema)
 
 
 def _state(table: Table, as_of: AsOf, settings: Settings) -> int | str | None:
@@ -121,4 +123,4 @@ def _of_system(table: Table, system: str, reference: Reference, subject: str) ->
         return iter([rows.select(columns)])
 
     types = {field.name: field.type for field in rows.schema}
-    return Source(types, read, lambda _: rows.nbytes, lambda: rows.num_rows)
+    return Source(types, read, lambda _: rows.nbytes, lambda: rows.num_rows, lambda: rows.num_rows)

@@ -19,6 +19,7 @@ from tests.upsert.catalog.run.without_spark.beside_spark import (
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Found, Frame
 from upsert.catalog.run.without_spark import given, settings, shown
+from upsert.store.read.snapshot import Snapshot
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +32,28 @@ def both(catalog: Catalog, text: str, spark: SparkSession) -> tuple[list[Any], l
     assert found.schema.names == expected.schema.names, text
     assert found.schema.types == expected.schema.types, text
     return same(expected.to_pylist()), same(found.to_pylist())
+
+
+def test_a_count_of_all_rows_reads_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog(tmp_path)
+    catalog.context.settings = UTC_SESSION
+    catalog.sql("CREATE TABLE t (id INT, v INT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.table("t").write(
+        pa.table({"id": pa.array(range(100), pa.int32()), "v": pa.nulls(100, pa.int32())})
+    )
+    without(catalog, "UPDATE t SET v = 1 WHERE id < 9")
+    without(catalog, "DELETE FROM t WHERE id IN (3, 50)")
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("rows were read")
+
+    monkeypatch.setattr(Snapshot, "pieces", read)
+    text = "SELECT count(*) AS n, count(*) FROM t"
+    assert rows_of(without(catalog, text)).to_pylist() == [{"n": 98, "count(1)": 98}]
+    assert rows_of(without(catalog, "SELECT count(*) FROM t$snapshots")).to_pylist() == [{"count(1)": 3}]
+    for asked in ("count(v)", "count(*), max(id)"):
+        with pytest.raises(AssertionError, match="rows were read"):
+            without(catalog, f"SELECT {asked} FROM t")
 
 
 EQUAL = (
