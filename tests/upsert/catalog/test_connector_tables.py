@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -162,6 +163,7 @@ class Frame:
     """As much of a streaming DataFrame as the catalog looks at."""
 
     isStreaming = True  # noqa: N815 - Spark's own name
+    sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(_jsc="running"))  # noqa: N815
     columns = ("word", "n", "_row_kind")
     schema = (
         StructType()
