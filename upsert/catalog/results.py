@@ -44,7 +44,7 @@ class Materialized:
             "its rows would be kept in the server's process: INSERT them INTO a table",
         )
         from upsert.spark.batches import arrow_of, with_texts
-        from upsert.spark.query_writer import QueryWriter
+        from upsert.spark.query_writer import QueryWriter, triggered
 
         upserts = UpsertKey.of_schema(changes.schema.jsonValue())
         names = [name for name in changes.columns if name != ROW_KIND_COLUMN]
@@ -54,7 +54,7 @@ class Materialized:
         # of what has the query the function may know nothing, see `QueryWriter.foreachBatch`
         writer = QueryWriter(changes).foreachBatch(lambda rows, _: kept.apply(arrow_of(with_texts(rows))))
         writer.outputMode("append" if upserts is None or upserts.is_append else "update")
-        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        self.query = triggered(writer, trigger).start()
 
     def __repr__(self) -> str:
         return f"{many(self.rows().num_rows)}, {'running' if self.query.isActive else 'stopped'}"

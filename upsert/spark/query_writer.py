@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
@@ -186,3 +186,24 @@ def _interruption(error: Exception) -> str | None:
 def query_writer(df: DataFrame) -> DataStreamWriter:
     """A `QueryWriter`; over Spark Connect, whose server decides how checkpoints are written, Spark's."""
     return df.writeStream if is_connect(df) else QueryWriter(df)
+
+
+_TRIGGERS: Final = frozenset({"processingTime", "availableNow", "once", "continuous", "realTime"})
+
+
+def triggered(writer: DataStreamWriter, trigger: Mapping[str, Any] | None) -> DataStreamWriter:
+    """A writer with the trigger that a user has given, by the names of ``DataStreamWriter.trigger``.
+
+    None or nothing is Spark's own, which lets a micro-batch follow the one before.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if not trigger:
+        return writer
+    if not isinstance(trigger, Mapping) or not _TRIGGERS.issuperset(trigger):
+        raise ConfigurationError(
+            f"trigger: must be a dict of what DataStreamWriter.trigger takes, got {trigger!r}; write "
+            "{'processingTime': '5 seconds'}, or {'availableNow': True}"
+        )
+    return writer.trigger(**trigger)

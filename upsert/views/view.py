@@ -30,7 +30,7 @@ from upsert.registration import register
 from upsert.schema import FieldId, TableSchema
 from upsert.show import html
 from upsert.spark.connect import needs_classic
-from upsert.spark.query_writer import QueryWriter
+from upsert.spark.query_writer import QueryWriter, triggered
 from upsert.spark.reads import load_stream
 from upsert.sql.query import QueryText, Reference
 from upsert.sql.reads import Path, Reads
@@ -477,7 +477,7 @@ class View:
                 refresher.refresh(self.newest_versions())
             told.collect()  # for Spark's progress, once what it tells of has been done
 
-        query = (writer.trigger(**trigger) if trigger else writer).foreachBatch(keep).start()
+        query = triggered(writer.foreachBatch(keep), trigger).start()
         self.running[self.table.path] = query
         return query
 

@@ -18,7 +18,7 @@ from tests.helpers import wait_until
 from upsert.errors import ConfigurationError, MissingStateError, StorageError
 from upsert.spark.checkpoint_files import local_folder
 from upsert.spark.java import java_of
-from upsert.spark.query_writer import QueryWriter
+from upsert.spark.query_writer import QueryWriter, triggered
 
 pytestmark = pytest.mark.spark
 
@@ -176,3 +176,12 @@ def test_a_query_that_ended_while_its_first_micro_batch_was_planned_starts_again
     writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
     assert writer.start().awaitTermination(300)  # an error if Spark refuses it
     assert not [*offsets.glob("*.tmp*")]
+
+
+@pytest.mark.parametrize("trigger", ["5 seconds", {"processing_time": "5 seconds"}, 5])
+def test_a_trigger_of_another_form_is_refused_with_the_right_one(spark: SparkSession, trigger: Any) -> None:
+    writer = QueryWriter(spark.readStream.format("rate").load())
+    assert triggered(writer, None) is writer
+    assert triggered(writer, {"processingTime": "5 seconds"}) is writer
+    with pytest.raises(ConfigurationError, match="must be a dict of what DataStreamWriter"):
+        triggered(writer, trigger)

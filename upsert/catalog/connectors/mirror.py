@@ -15,6 +15,7 @@ from upsert.catalog import warehouse
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
 from upsert.managed import frames
 from upsert.schema import TableSchema
+from upsert.spark.query_writer import triggered
 from upsert.store.alterations import Alteration, ResetOptions, SetOptions, differences
 from upsert.store.metadata import table_file
 from upsert.store.storage import storage_of
@@ -91,8 +92,7 @@ class Mirror:
         # named by the mirror: a table that is dropped and created again starts from the beginning
         checkpoint = os.path.join(checkpoints or os.path.dirname(self.path), f"checkpoint-{table.uuid}")
         writer = frames.write_changes(changes(), self.path).option("checkpointLocation", checkpoint)
-        writer = writer.trigger(**trigger) if trigger else writer
-        return writer.queryName(name).start()
+        return triggered(writer, trigger).queryName(name).start()
 
     def bring_along(self) -> None:
         """Let the managed table, if it was begun, have the columns, indexes and options it should have."""

@@ -40,6 +40,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index, TableSchema
 from upsert.spark.columns import column_of
 from upsert.spark.queries import stop_listening
+from upsert.spark.query_writer import triggered
 from upsert.sql.declared import Declared
 from upsert.store import Table
 from upsert.store.storage import storage_of
@@ -171,7 +172,7 @@ class StreamSettings:
     def applied(self, writer: DataStreamWriter) -> DataStreamWriter:
         """The writer with these settings."""
         writer = writer.option("checkpointLocation", self.checkpoint)
-        writer = writer.trigger(**self.trigger) if self.trigger else writer
+        writer = triggered(writer, self.trigger)
         return writer if self.query_name is None else writer.queryName(self.query_name)
 
 
