@@ -169,6 +169,7 @@ class LocalStages:
                 raise TableExistsError(
                     f"table {name!r} exists already; choose another name, or IF NOT EXISTS"
                 )
+            is_new = not os.path.lexists(folder)
             make_parent(path)
             lease = FileLock.take(folder, is_folder=True)
             if lease is None:  # the catalog's lock excludes that
@@ -179,7 +180,10 @@ class LocalStages:
                 create(folder)
                 reach("create-as.after-table")
             except BaseException:
-                _throw_away(self.tables, folder)
+                if is_new:
+                    _throw_away(self.tables, folder)
+                else:  # a user's files may be in it
+                    os.unlink(path)
                 lease.release()
                 self.tables.empty_trash()
                 raise
