@@ -6,6 +6,7 @@ A command that fails prints a sentence, and its exit code says which kind of err
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import re
@@ -91,6 +92,15 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 class _Pipe(Console):
     """Where a reader that has gone is an error as of any other file, see `errors_printed`."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; what the output cannot have is thrown away, or it would come again with all that follows."""
+        try:
+            super().print(*objects, **options)
+        except UnicodeEncodeError:
+            self.begin_capture()
+            self.end_capture()
+            raise
 
     def on_broken_pipe(self) -> None:
         """Rich would end the command as a failed one."""
@@ -215,7 +225,10 @@ def is_expected(error: BaseException) -> bool:
 
 def _is_of_output(error: BaseException) -> TypeGuard[UnicodeEncodeError]:
     """Whether the output cannot have a letter, as where a locale is not of UTF-8."""
-    return isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if not isinstance(error, UnicodeEncodeError) or codecs.lookup(encoding).name == "utf-8":
+        return False
+    return not error.object[error.start].encode(encoding, "ignore")  # else it is of a file, or a request
 
 
 def _is_of_java(error: BaseException) -> bool:
@@ -280,8 +293,8 @@ def reason_of(error: BaseException) -> str:
     if _is_of_output(error):
         letter = f"U+{ord(error.object[error.start]):04X}"
         return (
-            f"the output: must be in an encoding that has the letter {letter}, got {error.encoding!r}; set "
-            "PYTHONIOENCODING=utf-8, and run this again"
+            f"the output: must be in an encoding that has the letter {letter}, got {sys.stdout.encoding!r}; "
+            "set PYTHONIOENCODING=utf-8, and run this again"
         )
     return str(error).strip() or type(error).__name__
 

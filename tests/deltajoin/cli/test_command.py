@@ -4,6 +4,7 @@ Rows are a table or records, and nothing in them commands the terminal.
 """
 
 import errno
+import io
 import json
 import os
 import subprocess
@@ -69,6 +70,24 @@ def test_a_letter_that_the_output_cannot_have_is_told_as_such(tmp_path: Path, op
     said = "the output: must be in an encoding that has the letter U+00E9, got 'ascii'; set PYTHONIOENC"
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_after_a_letter_that_the_output_cannot_have_others_are_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt goes on: what was not printed came again with all that followed."""
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written := io.BytesIO(), "iso8859-15"))
+    output = Output()
+    with pytest.raises(typer.Exit), errors_printed():
+        output.say("名")
+    assert "the letter U+540D, got 'iso8859-15'; set" in capsys.readouterr().err
+    output.say("thé")
+    assert written.getvalue().decode("iso8859-15") == "thé\n"
+
+
+def test_a_letter_that_a_request_cannot_have_is_not_of_the_output() -> None:
+    with pytest.raises(UnicodeEncodeError), errors_printed():
+        "名".encode("latin-1")
 
 
 def test_a_page_that_has_no_room_names_its_file(tmp_path: Path) -> None:
