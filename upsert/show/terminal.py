@@ -44,16 +44,17 @@ class RowGrid:
         ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = min(_WIDEST_ROW, options.max_width) if len(self._rows) == 1 else options.max_width
-        if self._rows and self._least_width() > room:
+        is_wide = len(self._rows) == 1 and self._width(_LONGEST) > _WIDEST_ROW
+        if is_wide or (self._rows and self._width(_NARROWEST) > options.max_width):
             yield from self._records()
         else:
             yield self._table()
 
-    def _least_width(self) -> int:
+    def _width(self, widest: int) -> int:
+        """Characters of a line of the table whose columns are folded to so many."""
         columns = zip(self._titles, *self._cells, strict=True)
         longest: list[int] = [max(cell.cell_len for cell in column) for column in columns]
-        return 1 + sum(_BORDER + min(_NARROWEST, length) for length in longest)
+        return 1 + sum(_BORDER + min(widest, length) for length in longest)
 
     def _table(self) -> Grid:
         found = Grid(header_style="bold", highlight=False)

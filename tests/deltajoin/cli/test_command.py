@@ -316,6 +316,8 @@ def test_one_wide_row_is_a_record_in_a_pipe_too(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith("column_0   a value")
     Output().rows([one, one])
     assert capsys.readouterr().out.startswith("┏━")
+    Output().rows([{"id": 1, "text": "x" * 120}])
+    assert capsys.readouterr().out.startswith("id    1")
 
 
 def test_columns_without_rows_are_a_table() -> None:
