@@ -262,9 +262,10 @@ def _at(cursor: Cursor) -> Statement:
     head = cursor.head(_HEAD_WORDS)
     if not head.replace(" ", "").isalpha():
         raise cursor.refusal(f"expected a statement, one of {_NAMES}")
-    if (instead := _INSTEAD.get(head)) is not None:
-        raise SchemaError(f"{head} is not supported; {instead}")
     first, *more = head.split()
+    for count in range(len(more), -1, -1):  # the last words may be a name
+        if (instead := _INSTEAD.get(called := " ".join((first, *more[:count])))) is not None:
+            raise SchemaError(f"{called} is not supported; {instead}")
     if first in (begins := {words[0] for words in _STATEMENTS}):
         written = head if more else f"{head} {cursor.word(1)}"
         close = get_close_matches(written, {" ".join(words[:2]) for words in _STATEMENTS}, n=1, cutoff=0.8)
@@ -539,11 +540,14 @@ _NAMES: Final = (
 _HEAD_WORDS: Final = frozenset(
     {"OR", "REPLACE", "GLOBAL", "TEMPORARY", "TEMP", "EXTERNAL", "MATERIALIZED", "STREAMING", "CURRENT"}
     | {"TABLE", "VIEW", "DATABASE", "SCHEMA", "CATALOG", "CATALOGS", "FUNCTION", "FUNCTIONS", "INDEX", "INTO"}
-    | {"COLUMNS", "DATA", "DYNAMIC", "INDEXES", "JOB", "LIVE", "SYSTEM", "TBLPROPERTIES", "TRANSACTION"}
+    | {"COLUMNS", "DATA", "DYNAMIC", "INDEXES", "JOB", "LIVE", "REFRESH", "SYSTEM", "TBLPROPERTIES"}
+    | {"TRANSACTION"}
 )
 _REPLACING: Final = "write INSERT INTO t: a row replaces the earlier one of its key"
 _COPYING: Final = "write INSERT INTO t SELECT * FROM parquet.`folder`, or csv, json, orc"
 _COMMITTED: Final = "each statement is one commit; CALL rollback_to('t', snapshot) takes commits back"
+_KEPT_FRESH: Final = "write CREATE MATERIALIZED VIEW; REFRESH in streaming mode keeps it fresh"
+_STREAMED: Final = "write SET 'execution.runtime-mode' = 'streaming', then CREATE TABLE t AS"
 _RIGHTS: Final = "rights are those of the file system or the object store"
 _INSTEAD: Final = {
     "ADD": "libraries come with the session: --conf spark.jars.packages=… of the command",
@@ -565,12 +569,14 @@ _INSTEAD: Final = {
     "ALTER MATERIALIZED TABLE": "write ALTER MATERIALIZED VIEW",
     "ALTER VIEW": "write CREATE OR REPLACE VIEW v AS query",
     **{
-        f"CREATE {kind} TABLE": "write CREATE MATERIALIZED VIEW; REFRESH in streaming mode keeps it fresh"
+        f"CREATE {again}{kind} TABLE": _KEPT_FRESH
+        for again in ("", "OR REFRESH ", "OR REPLACE ")
         for kind in ("DYNAMIC", "LIVE", "MATERIALIZED")
     },
     "DROP MATERIALIZED TABLE": "write DROP MATERIALIZED VIEW",
     "CREATE INDEX": "write ALTER TABLE t ADD INDEX (column)",
-    "CREATE STREAMING TABLE": "write SET 'execution.runtime-mode' = 'streaming', then CREATE TABLE t AS",
+    **dict.fromkeys(("CREATE STREAMING TABLE", "CREATE OR REFRESH STREAMING TABLE"), _STREAMED),
+    "CREATE OR REFRESH MATERIALIZED VIEW": "write CREATE OR REPLACE MATERIALIZED VIEW",
     "DELETE": "write DELETE FROM t",
     "DROP INDEX": "write ALTER TABLE t DROP INDEX name",
     "FSCK": "write CALL check('t')",
