@@ -499,8 +499,8 @@ class Planner:
         remedy = "copy the topic to a new one"
         if is_upsert and is_normalized:
             remedy += (
-                ", or follow a table with its key, as its mirror is, which takes them with "
-                "'allow-new-partitions' = 'true'"
+                ", or follow a table with its key and no other NOT NULL column, as a mirror is, which takes "
+                "them with 'allow-new-partitions' = 'true'"
             )
         elif is_upsert:
             remedy += ", or set 'allow-new-partitions' = 'true'"

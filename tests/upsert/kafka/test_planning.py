@@ -306,7 +306,7 @@ def test_new_partitions_are_read_but_of_an_upsert_topic_refused(
     *_, reached = steps(Planner(allowed), start=keyed_before)
     assert reached.partitions[TopicPartition(topic, 1)] == PartitionProgress(0, 1)
     normalized = upserts(connection, topic, allow__new__partitions="true", changelog="all")
-    with pytest.raises(ConfigurationError, match="follow a table with its key, as its mirror is"):
+    with pytest.raises(ConfigurationError, match="with its key and no other NOT NULL column, as a mirror is"):
         steps(Planner(normalized), start=keyed_before)
 
 
