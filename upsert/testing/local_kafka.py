@@ -309,13 +309,13 @@ def _java(jars: Path) -> list[str]:
     return [java(), *_JVM, *_LOG_LEVELS, *shlex.split(os.environ.get("KAFKA_OPTS", "")), "-cp", f"{jars}/*"]
 
 
-def _properties(settings: Mapping[str, str]) -> str:
+def _properties(settings: Mapping[str, object]) -> str:
     r"""Settings as the lines of a file of Java's, which reads its bytes as Latin-1 and ``\`` as an escape.
 
-    >>> _properties({"log.dirs": "/tmp/é"})
-    'log.dirs=/tmp/\\u00e9\n'
+    >>> _properties({"log.dirs": "/tmp/é", "num.partitions": 3})
+    'log.dirs=/tmp/\\u00e9\nnum.partitions=3\n'
     """
-    return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in settings.items())
+    return "".join(f"{key}={json.dumps(str(value))[1:-1]}\n" for key, value in settings.items())
 
 
 def _not_started(reason: str) -> UpsertError:
