@@ -375,7 +375,8 @@ class Refresher:
                         self._run(table, head, prepared, versions)
         except (PySparkException, ChangelogError) as cause:
             if SAME_KEY not in str(cause):
-                done = "refreshed; it is as it was before" if known else "created; nothing has changed"
+                is_filled = bool(head.info.base_versions)
+                done = "refreshed; it is as it was before" if is_filled else "created; nothing has changed"
                 cause.add_note(f"while view {self.name!r} was {done}")
                 raise
             raise ChangelogError(

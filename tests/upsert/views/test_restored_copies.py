@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import planner
@@ -57,6 +58,24 @@ def test_a_view_is_right_after_one_of_its_tables_came_back_older(
     view.refresh()
     wanted = [{"item": "fig", "c": 3 + commits, "n": 1002 + 100 * commits}]
     assert catalog.table("v").snapshot().scan().to_pylist() == wanted
+
+
+@pytest.mark.spark
+def test_a_refresh_that_fails_then_leaves_the_view_as_it_is(tmp_path: Path, spark: SparkSession) -> None:
+    """It was told that the view could not be created."""
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql("CREATE TABLE sales (id INT, item STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+    sell(catalog, 1, n=1)
+    path = Path(catalog.table("sales").path)
+    shutil.copytree(path, tmp_path / "copy")
+    sell(catalog, 2, n=1)
+    view = catalog.create_view("v", "SELECT id, 10 DIV n AS part FROM sales", spark=spark)
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    sell(catalog, 3, n=0)
+    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO") as raised:
+        view.refresh()
+    assert raised.value.__notes__ == ["while view 'v' was refreshed; it is as it was before"]
 
 
 @pytest.mark.spark
