@@ -73,6 +73,8 @@ class Given:
         references = query.references
         if not references or (snapshot is not None and len(references) > 1):
             return None
+        if any(one.options or one.changes is not None for one in references):
+            return None
         if snapshot is not None:
             as_of = AsOf(AsOfKind.VERSION, str(snapshot), is_number=True)
             references = (replace(references[0], as_of=as_of),)

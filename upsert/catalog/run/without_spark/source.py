@@ -54,8 +54,6 @@ class Source:
 
 def source_of(context: Context, reference: Reference, settings: Settings, subject: str) -> Source | None:
     """The table of a query; None for what is read by Spark, or of which Spark says what is wrong."""
-    if reference.options or reference.changes is not None:
-        return None
     name, system = split(reference.name)
     try:
         table_ref = context.databases.resolve(name)

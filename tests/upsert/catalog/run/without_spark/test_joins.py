@@ -224,6 +224,15 @@ def test_a_table_that_is_read_twice_is_read_in_one_state(
     assert rows_of(without(orders, text)).to_pylist() == [{"count(1)": 0}]
 
 
+def test_a_table_that_is_read_again_with_options_is_read_by_spark(orders: Catalog) -> None:
+    text = "SELECT count(*) FROM orders a JOIN orders {} b ON a.id = b.id"
+    assert rows_of(without(orders, text.format("FOR SYSTEM_VERSION AS OF 1"))).num_rows == 1
+    with pytest.raises(SparkNeededError):
+        without(
+            orders, text.format("/*+ OPTIONS('scan.mode' = 'from-snapshot', 'scan.snapshot-id' = '1') */")
+        )
+
+
 def test_a_copy_of_joined_rows_needs_no_spark(orders: Catalog) -> None:
     orders.sql("CREATE TABLE named (id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
     text = "SELECT o.id, name FROM orders o JOIN products p ON o.product = p.id WHERE product = 7"
