@@ -280,11 +280,11 @@ class Frame(Result):
                 f"{self.statement}: only a batch has rows, got a streaming query; start it with "
                 "df.writeStream, or SET 'execution.result-mode' = 'table'"
             )
-        from upsert.spark.batches import arrow_of, with_texts
+        from upsert.spark.batches import arrow_of, nullable_as, with_texts
 
         with own_errors_first():
             found = self._without_spark()
-            return arrow_of(with_texts(self.df)) if found is None else found
+            return arrow_of(with_texts(self.df)) if found is None else nullable_as(found, self.df.schema)
 
 
 def given_frame(given: Any, what: str) -> DataFrame:

@@ -229,6 +229,19 @@ def arrow_of(df: DataFrame) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=wanted)
 
 
+def nullable_as(rows: pa.Table, schema: StructType) -> pa.Table:
+    """Rows whose columns may be NULL where Spark says so, as those that it gives.
+
+    >>> schema = spark.sql("SELECT 1 AS id, CAST(NULL AS INT) AS n").schema
+    >>> nullable_as(pa.table({"id": [1], "n": [2]}), schema).schema
+    id: int64 not null
+    n: int64
+    """
+    both = zip(rows.schema, schema.fields, strict=True)
+    fields = [own.with_nullable(field.nullable) for own, field in both]
+    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
+
+
 def with_texts(df: DataFrame) -> DataFrame:
     """A DataFrame with Spark's texts in columns whose values PySpark gives in no form: intervals of months.
 

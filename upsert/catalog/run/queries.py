@@ -74,9 +74,11 @@ def select(context: Context, statement: s.Select, spark: SparkSession | None) ->
     if (own is None or context.gives_rows) and (rows := selected(context, own, statement)) is not None:
         return Found("SELECT", rows)
     session = own or needed(spark, "SELECT")
+    # before the DataFrame, which goes by the same looks: to make it may take longer than these last
+    rows_later = selected_later(context, session, statement)
     df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     if not df.isStreaming:
-        return Frame("SELECT", df, selected_later(context, session, statement))
+        return Frame("SELECT", df, rows_later)
     changes = context.optimized(df, "SELECT", None)
     if context.options.value(RESULT_MODE) == "changelog":
         return Frame("SELECT", changes)

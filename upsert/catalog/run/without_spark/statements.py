@@ -7,6 +7,7 @@ found here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from upsert.catalog.run.without_spark.select import (
     plain_update,
 )
 from upsert.catalog.run.without_spark.settings import Settings
+from upsert.catalog.system_tables import split
 from upsert.conditions.expressions import Condition, Const, Field, Ref
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
@@ -37,22 +39,27 @@ if TYPE_CHECKING:
 
 def selected(context: Context, spark: SparkSession | None, statement: s.Select) -> pa.Table | None:
     """The rows of a query, as ``DataFrame.toArrow`` would give them; None where Spark is needed."""
-    return selected_later(context, spark, statement)()
+    given = None if context.options.is_streaming else Given.of(context, spark, statement.query)
+    return None if given is None else _shown(given, spark, statement.query)
 
 
 def selected_later(
     context: Context, spark: SparkSession | None, statement: s.Select
 ) -> Callable[[], pa.Table | None]:
-    """What gives the rows as `selected` does, those of the states that the tables have now."""
+    """What gives the rows as `selected` does, those of the states that the tables have now.
+
+    Those of a system table Spark has, once the DataFrame is made.
+    """
     query = statement.query
-    if context.options.is_streaming or (given := Given.of(context, spark, query)) is None:
+    is_sparks = context.options.is_streaming or any(split(one.name)[1] for one in query.references)
+    if is_sparks or (given := Given.of(context, spark, query)) is None:
         return lambda: None
+    return partial(_shown, given, spark, query)
 
-    def found() -> pa.Table | None:
-        rows = _found(given, spark, query)
-        return None if rows is None else _as_spark(rows)
 
-    return found
+def _shown(given: Given, spark: SparkSession | None, query: QueryText) -> pa.Table | None:
+    rows = _found(given, spark, query)
+    return None if rows is None else _as_spark(rows)
 
 
 def listed(

@@ -29,6 +29,7 @@ from upsert.catalog.run import queries, row_changes
 from upsert.catalog.run.without_spark import rows, settings, shown, statements
 from upsert.errors import SchemaError, UpsertError
 from upsert.spark import batches
+from upsert.store.metadata import looks
 
 pytestmark = pytest.mark.spark
 
@@ -303,12 +304,43 @@ def test_the_rows_of_a_dataframe_need_no_job_and_are_of_its_state(
     def is_asked(df: DataFrame) -> pa.Table:
         raise AssertionError(f"{df} was computed by Spark")
 
-    assert frames[2].rows == expected[2]
+    assert [frames[number].rows for number in (2, 3)] == expected[2:]
     monkeypatch.setattr(batches, "arrow_of", is_asked)
-    for number in (0, 1, 3):
-        assert frames[number].rows.cast(expected[number].schema) == expected[number]
-    with pytest.raises(AssertionError, match="computed by Spark"):
-        _ = frames[2].rows
+    assert [frames[number].rows for number in (0, 1)] == expected[:2]
+    for number in (2, 3):
+        with pytest.raises(AssertionError, match="computed by Spark"):
+            _ = frames[number].rows
+
+
+def test_the_rows_of_a_dataframe_have_the_types_of_sparks(
+    spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
+    frame = filled.sql("SELECT * FROM kinds WHERE id > 0", spark)
+    expected = frame.df.toArrow().schema
+    monkeypatch.setattr(batches, "arrow_of", lambda _: None)
+    assert frame.rows.schema == expected
+    assert not expected.field("id").nullable
+
+
+def test_the_rows_of_a_dataframe_are_of_its_state_though_spark_took_long_to_make_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE TABLE teas (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO teas VALUES (1, 'mint'), (2, 'sage')")
+    own = queries.frame
+
+    def made(*given: Any, **more: Any) -> DataFrame:
+        df = own(*given, **more)
+        monkeypatch.setattr(looks, "LASTS_S", 0.0)
+        without(catalog, "INSERT INTO teas VALUES (3, 'rose')")
+        return df
+
+    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
+    monkeypatch.setattr(queries, "frame", made)
+    frame = catalog.sql("SELECT id FROM teas", spark)
+    assert frame.rows.num_rows == frame.df.count() == 2
 
 
 @pytest.mark.parametrize(
