@@ -272,7 +272,7 @@ class Frame(Result):
         A query that needs no Spark starts no job, see docs/sql.md.
 
         Raises:
-            ConfigurationError: the query is a stream, which never ends.
+            ConfigurationError: the query is a stream, which never ends; or Spark is needed, and was stopped.
             UpsertError: a table could not be read; Spark's own error is its cause.
         """
         if self.df.isStreaming:
@@ -283,8 +283,10 @@ class Frame(Result):
         from upsert.spark.batches import arrow_of, nullable_as, with_texts
 
         with own_errors_first():
-            found = self._without_spark()
-            return arrow_of(with_texts(self.df)) if found is None else nullable_as(found, self.df.schema)
+            if (found := self._without_spark()) is not None:
+                return nullable_as(found, self.df.schema)
+            check_runs(self.df.sparkSession)  # what Spark raises then is an AttributeError
+            return arrow_of(with_texts(self.df))
 
 
 def given_frame(given: Any, what: str) -> DataFrame:

@@ -235,12 +235,14 @@ def test_a_session_that_was_stopped_is_told_as_such(
     catalog.sql(ORDERS)
     changes = catalog.read_changes(spark, "orders")
     view = catalog.create_view("v", "SELECT id FROM orders", spark=spark)
+    found = catalog.sql("SELECT rand() AS r FROM orders", spark)
     uses: list[Callable[[], object]] = [
         lambda: catalog.sql("SELECT id FROM orders", spark),
         lambda: catalog.read(spark, "orders"),
         lambda: catalog.read_changes(spark, "orders"),
         lambda: planner.explain(changes),
         lambda: view.refresh(),
+        lambda: found.rows,
     ]
     monkeypatch.setattr(spark.sparkContext, "_jsc", None)
     for use in uses:
