@@ -183,7 +183,8 @@ class LocalStages:
                 if is_new:
                     _throw_away(self.tables, folder)
                 else:  # a user's files may be in it
-                    os.unlink(path)
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
                 lease.release()
                 self.tables.empty_trash()
                 raise
