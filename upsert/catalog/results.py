@@ -283,7 +283,9 @@ class Frame(Result):
         from upsert.spark.batches import arrow_of, nullable_as, with_texts
 
         with own_errors_first():
-            if (found := self._without_spark()) is not None:
+            found = self._without_spark()
+            # of a table that was altered just before the DataFrame was made it may have other columns
+            if found is not None and found.column_names == self.df.columns:
                 return nullable_as(found, self.df.schema)
             check_runs(self.df.sparkSession)  # what Spark raises then is an AttributeError
             return arrow_of(with_texts(self.df))

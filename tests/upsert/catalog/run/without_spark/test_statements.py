@@ -343,6 +343,25 @@ def test_the_rows_of_a_dataframe_are_of_its_state_though_spark_took_long_to_make
     assert frame.rows.num_rows == frame.df.count() == 2
 
 
+def test_the_rows_of_a_dataframe_have_its_columns_though_the_table_was_altered_just_then(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE TABLE teas (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO teas VALUES (1, 'mint')")
+    own = queries.frame
+
+    def altered(*given: Any, **more: Any) -> DataFrame:
+        monkeypatch.setattr(looks, "LASTS_S", 0.0)
+        without(catalog, "ALTER TABLE teas ADD COLUMN price INT")
+        return own(*given, **more)
+
+    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
+    monkeypatch.setattr(queries, "frame", altered)
+    rows = catalog.sql("SELECT * FROM teas", spark).rows
+    assert rows.to_pylist() == [{"id": 1, "name": "mint", "price": None}]
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
