@@ -351,7 +351,7 @@ class QueryText:
     def _tables(self) -> tuple[exp.Table, ...]:
         tables = filter(is_read, self.tree.find_all(exp.Table))
         named = (table for table in tables if not _is_named_query(table))
-        return tuple(sorted(named, key=lambda table: table.this.meta[START]))
+        return tuple(sorted(named, key=_span))
 
     def _edits(self, table: exp.Table, view: str, own_alias: str | None) -> Iterator[Edit]:
         start, end = _span(table)

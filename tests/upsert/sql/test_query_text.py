@@ -28,6 +28,7 @@ def over(text: str, *views: str | None) -> str:
         ("SELECT * FROM db.t", ["db.t"]),
         ("SELECT * FROM `db`.`t`", ["db.t"]),
         ("SELECT * FROM main.db.t", ["main.db.t"]),
+        ("SELECT * FROM u JOIN more.main.db.t", ["u", "more.main.db.t"]),
         ("SELECT (SELECT max(a) FROM u) FROM t WHERE EXISTS (SELECT 1 FROM v)", ["u", "t", "v"]),
         ("SELECT * FROM t a, t b", ["t", "t"]),
         ("SELECT * FROM t UNION ALL SELECT * FROM u", ["t", "u"]),
