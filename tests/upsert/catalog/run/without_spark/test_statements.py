@@ -283,21 +283,33 @@ def test_who_only_shows_rows_needs_no_job_for_them(
     assert isinstance(filled.sql(text, spark), Frame)
 
 
-def test_the_rows_of_a_dataframe_need_no_job_and_are_of_its_state(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def without_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a DataFrame are found without Spark, as they are for users."""
+    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
+
+
+@pytest.fixture
+def teas(tmp_path: Path) -> Catalog:
+    """A catalog with an empty table."""
     catalog = Catalog(tmp_path)
     catalog.sql("CREATE TABLE teas (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
-    catalog.sql("INSERT INTO teas VALUES (1, 'mint'), (2, 'sage')")
-    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
+    return catalog
+
+
+@pytest.mark.usefixtures("without_jobs")
+def test_the_rows_of_a_dataframe_need_no_job_and_are_of_its_state(
+    spark: SparkSession, teas: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teas.sql("INSERT INTO teas VALUES (1, 'mint'), (2, 'sage')")
     texts = (
         "SELECT * FROM teas WHERE id = 2",
         "SELECT count(*) FROM teas",
         "SELECT upper(name) FROM teas WHERE id = 1",
         "SELECT data_version FROM teas$snapshots",
     )
-    frames = [catalog.sql(text, spark) for text in texts]
-    catalog.sql("UPDATE teas SET name = 'rose'")
+    frames = [teas.sql(text, spark) for text in texts]
+    teas.sql("UPDATE teas SET name = 'rose'")
     assert all(isinstance(frame, Frame) for frame in frames)
     expected = [frame.df.toArrow() for frame in frames]
 
@@ -312,10 +324,10 @@ def test_the_rows_of_a_dataframe_need_no_job_and_are_of_its_state(
             _ = frames[number].rows
 
 
+@pytest.mark.usefixtures("without_jobs")
 def test_the_rows_of_a_dataframe_have_the_types_of_sparks(
     spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
     frame = filled.sql("SELECT * FROM kinds WHERE id > 0", spark)
     expected = frame.df.toArrow().schema
     monkeypatch.setattr(batches, "arrow_of", lambda _: None)
@@ -323,42 +335,38 @@ def test_the_rows_of_a_dataframe_have_the_types_of_sparks(
     assert not expected.field("id").nullable
 
 
+@pytest.mark.usefixtures("without_jobs")
 def test_the_rows_of_a_dataframe_are_of_its_state_though_spark_took_long_to_make_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, teas: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = Catalog(tmp_path)
-    catalog.sql("CREATE TABLE teas (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
-    catalog.sql("INSERT INTO teas VALUES (1, 'mint'), (2, 'sage')")
+    teas.sql("INSERT INTO teas VALUES (1, 'mint'), (2, 'sage')")
     own = queries.frame
 
     def made(*given: Any, **more: Any) -> DataFrame:
         df = own(*given, **more)
         monkeypatch.setattr(looks, "LASTS_S", 0.0)
-        without(catalog, "INSERT INTO teas VALUES (3, 'rose')")
+        without(teas, "INSERT INTO teas VALUES (3, 'rose')")
         return df
 
-    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
     monkeypatch.setattr(queries, "frame", made)
-    frame = catalog.sql("SELECT id FROM teas", spark)
+    frame = teas.sql("SELECT id FROM teas", spark)
     assert frame.rows.num_rows == frame.df.count() == 2
 
 
+@pytest.mark.usefixtures("without_jobs")
 def test_the_rows_of_a_dataframe_have_its_columns_though_the_table_was_altered_just_then(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, teas: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = Catalog(tmp_path)
-    catalog.sql("CREATE TABLE teas (id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
-    catalog.sql("INSERT INTO teas VALUES (1, 'mint')")
+    teas.sql("INSERT INTO teas VALUES (1, 'mint')")
     own = queries.frame
 
     def altered(*given: Any, **more: Any) -> DataFrame:
         monkeypatch.setattr(looks, "LASTS_S", 0.0)
-        without(catalog, "ALTER TABLE teas ADD COLUMN price INT")
+        without(teas, "ALTER TABLE teas ADD COLUMN price INT")
         return own(*given, **more)
 
-    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
     monkeypatch.setattr(queries, "frame", altered)
-    rows = catalog.sql("SELECT * FROM teas", spark).rows
+    rows = teas.sql("SELECT * FROM teas", spark).rows
     assert rows.to_pylist() == [{"id": 1, "name": "mint", "price": None}]
 
 
@@ -370,10 +378,10 @@ def test_the_rows_of_a_dataframe_have_its_columns_though_the_table_was_altered_j
         ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
     ],
 )
+@pytest.mark.usefixtures("without_jobs")
 def test_a_session_that_reads_sql_otherwise_computes_the_rows_of_its_dataframes(
     spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch, key: str, value: str
 ) -> None:
-    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
     before = spark.conf.get(key)
     spark.conf.set(key, value)
     try:
