@@ -35,7 +35,7 @@ from upsert.store.metadata.table_file import FREE
 from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE
 from upsert.store.storage import storage_of, swapping
 from upsert.store.storage.local import sync_folder
-from upsert.store.upkeep.orphans import logs_are_gone, sweep
+from upsert.store.upkeep.orphans import logs_are_gone, only_warned_of, sweep
 
 
 @contextmanager
@@ -201,16 +201,25 @@ class Warehouse:
         return is_table and is_visible(path)
 
     def empty_trash(self) -> None:
-        """Delete logs and files of what was dropped, also where a DROP TABLE was killed half-way."""
+        """Delete logs and files of what was dropped, also where a DROP TABLE was killed half-way.
+
+        What cannot be deleted is warned of.
+        """
         entries: list[str] = []
         with suppress(FileNotFoundError):  # a database that was dropped meanwhile is trash itself
             entries = os.listdir(self.folder)
         for entry in entries:
             folder = os.path.join(self.folder, entry)
-            # the logs go first: only the files of a table know of its log
-            if entry.startswith(DROPPED) and logs_are_gone(folder, partial(_drop_logs, folder)):
-                with suppress(FileNotFoundError):  # another process empties it too
-                    shutil.rmtree(folder)
+            if entry.startswith(DROPPED):
+                with only_warned_of(folder):
+                    _delete_dropped(folder)
+
+
+def _delete_dropped(folder: str) -> None:
+    # the logs go first: only the files of a table know of its log
+    if logs_are_gone(folder, partial(_drop_logs, folder)):
+        with suppress(FileNotFoundError):  # another process empties it too
+            shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)
@@ -224,8 +233,8 @@ class ObjectStoreWarehouse(Warehouse):
     def drop(self, name: str) -> bool:
         """Drop a table with all its files; False if there is none.
 
-        The drop is atomic; files that remain after a crash are deleted when a table of this name is dropped
-        again. Its log goes first, for only its files know of it.
+        The drop is atomic; files that remain, of which a warning tells unless it was a crash, are deleted
+        when a table of this name is dropped again. Its log goes first, for only its files know of it.
         """
         path = self.path(name)
         if not self._has(name):
@@ -233,8 +242,9 @@ class ObjectStoreWarehouse(Warehouse):
         drop_log(path)
         table_file = os.path.join(path, TABLE_FILE)
         swapping(table_file).take_away(table_file, FREE)
-        storage_of(path).delete(os.path.join(path, COMPACTION_ERROR))
-        sweep(path)
+        with only_warned_of(path):
+            storage_of(path).delete(os.path.join(path, COMPACTION_ERROR))
+            sweep(path)
         return True
 
     def empty_trash(self) -> None:

@@ -1,6 +1,8 @@
 """A folder of tables by name."""
 
+import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,6 +23,7 @@ from upsert.errors import ConfigurationError, SchemaError, TableExistsError, Tab
 from upsert.materializer.choice import UnprovenKeyWarning
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.store.commit.append import LeftoverWarning
 
 ORDERS = "CREATE TABLE orders (id BIGINT, product STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (product))"
 
@@ -105,6 +108,31 @@ def test_drop_finishes_what_a_killed_drop_left(catalog: Catalog) -> None:
     assert catalog.tables() == ("other",)
     assert len(os.listdir(catalog.warehouse)) == 2
     catalog.sql("DROP TABLE other")
+    assert os.listdir(catalog.warehouse) == []
+
+
+def test_a_table_of_which_files_cannot_be_deleted_is_dropped_and_holds_no_other_one_up(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a process of another user has dropped a table, and was killed."""
+    for name in ("one", "other"):
+        catalog.sql(f"CREATE TABLE {name} (id INT)")
+
+    def refused(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", refused)
+        with pytest.warns(
+            LeftoverWarning, match=r"'.*/\.dropped-.*' could not be deleted: .*Permission denied"
+        ):
+            catalog.sql("DROP TABLE one")
+        with pytest.warns(LeftoverWarning, match="or delete it yourself"):
+            catalog.sql("DROP TABLE other")
+    assert catalog.tables() == ()
+    assert len(os.listdir(catalog.warehouse)) == 2
+    catalog.sql("CREATE TABLE next (id INT)")
+    catalog.sql("DROP TABLE next")
     assert os.listdir(catalog.warehouse) == []
 
 

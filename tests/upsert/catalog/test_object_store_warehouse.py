@@ -1,5 +1,6 @@
 """A catalog whose warehouse lies in a real S3 server."""
 
+import errno
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,10 @@ from upsert.catalog.namespace import Databases
 from upsert.catalog.results import Running
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
+from upsert.store.commit.append import LeftoverWarning
 from upsert.store.storage import storage_of
+from upsert.store.storage.base import RefusedError
+from upsert.store.storage.object_store import ObjectStorage
 from upsert.views.view import ViewText
 
 KEYED = "(id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)"
@@ -64,6 +68,26 @@ def test_what_a_killed_drop_has_left_goes_with_the_next_one_and_is_never_read(ca
     catalog.table("fruit").write(fruit(3))
     catalog.sql("DROP TABLE fruit")
     assert list(storage_of(old.path).walk(old.path)) == []
+
+
+def test_a_table_of_which_files_cannot_be_deleted_is_dropped(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.sql(f"CREATE TABLE fruit {KEYED}")
+    path = catalog.table("fruit").path
+    catalog.table("fruit").write(fruit(1))
+
+    def refused(*_: object) -> None:
+        raise RefusedError(errno.EACCES, "the server must allow what is asked", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "delete_folder", refused)
+        with pytest.warns(LeftoverWarning, match="fruit' could not be deleted: .* must allow what is asked"):
+            catalog.sql("DROP TABLE fruit")
+    assert catalog.tables() == ()
+    catalog.sql(f"CREATE TABLE fruit {KEYED}")
+    catalog.sql("DROP TABLE fruit")
+    assert list(storage_of(path).walk(path)) == []
 
 
 def test_databases_are_folders_of_their_own(catalog: Catalog) -> None:

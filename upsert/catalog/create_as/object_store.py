@@ -24,7 +24,7 @@ from upsert.store.log.lifecycle import log_dropper
 from upsert.store.metadata.table_file import STAGE, Pointer, definition_of, show_stream, value_in
 from upsert.store.storage import storage_of
 from upsert.store.storage.lease import KeptLease, Lease
-from upsert.store.upkeep.orphans import logs_are_gone, sweep
+from upsert.store.upkeep.orphans import logs_are_gone, only_warned_of, sweep
 
 BEFORE: Final = "before"
 """The entry of a table's finished query before a statement began to replace the table."""
@@ -250,8 +250,9 @@ class ObjectStoreStages:
         except BaseException:
             stage.discard()
             raise
-        logs_are_gone(path, drop_old_log)
-        sweep(path)
+        with only_warned_of(path):
+            logs_are_gone(path, drop_old_log)
+            sweep(path)
 
     def _taken(self, name: str, seen: Pointer, entry: Entry) -> ObjectStoreStage:
         """Take the name, or that of a table's successor, for this process; the lease comes first."""

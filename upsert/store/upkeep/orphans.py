@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Final
 
@@ -180,6 +180,20 @@ def _delete_folder(folder: str, name: str) -> bool:
     return True
 
 
+@contextmanager
+def only_warned_of(folder: str) -> Iterator[None]:
+    """A block that deletes what a table had which is dropped already: its failure may not deny that."""
+    try:
+        yield
+    except (OSError, UpsertError) as failure:
+        warnings.warn(
+            f"a table was dropped, and what it had in {folder!r} could not be deleted: {failure}; it goes "
+            "with the next table that is dropped there, or delete it yourself",
+            LeftoverWarning,
+            stacklevel=5,
+        )
+
+
 def logs_are_gone(folder: str, drop: Callable[[], None]) -> bool:
     """Whether the logs of what was in a folder could be dropped; a warning tells of those that could not."""
     try:
@@ -187,7 +201,7 @@ def logs_are_gone(folder: str, drop: Callable[[], None]) -> bool:
         with suppress(CorruptTableError):
             drop()
     except StorageError:
-        raise  # the disk or the store failed: the table is still there
+        raise  # the disk or the store failed: its files, which alone know of the log, stay
     except UpsertError as failure:
         warnings.warn(
             f"a table was dropped, and its log could not be: {failure}; it goes with the next table that is "

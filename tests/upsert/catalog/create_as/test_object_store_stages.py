@@ -1,5 +1,6 @@
 """CREATE TABLE AS in an object store: the whole table is seen, or none, whoever stalls or dies where."""
 
+import errno
 import os
 import random
 import signal
@@ -22,9 +23,12 @@ from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.warehouse import ObjectStoreWarehouse
 from upsert.errors import CorruptTableError, TableExistsError, TableNotFoundError, UpsertError
 from upsert.store import Table
+from upsert.store.commit.append import LeftoverWarning
 from upsert.store.metadata import table_file
 from upsert.store.paths import table_folder
 from upsert.store.storage import lease, storage_of
+from upsert.store.storage.base import UnansweredError
+from upsert.store.storage.object_store import ObjectStorage
 from upsert.store.upkeep import orphans
 
 SEEN = ("create-as.after-exchange", "create-as.after-done")
@@ -238,6 +242,22 @@ def test_what_replaces_a_streams_table_and_fails_leaves_it_to_the_stream(warehou
     assert stages(warehouse).entry("t") is None
     with pytest.raises(TableNotFoundError):
         Table.open(again.folder)
+
+
+def test_a_table_is_replaced_also_where_the_one_before_cannot_be_deleted(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(warehouse, 1)
+
+    def refused(*_: object) -> None:
+        raise UnansweredError(errno.EIO, "the object store must answer", f"{warehouse}/t")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "delete_folder", refused)
+        with pytest.warns(LeftoverWarning, match="could not be deleted: .* must answer"):
+            replaced(warehouse, 2)
+    assert lives_in(warehouse) == {2}
+    assert left_over(warehouse) == set()
 
 
 def test_nothing_is_deleted_under_a_name_of_which_nobody_knows_what_it_stands_for(warehouse: str) -> None:
