@@ -187,12 +187,17 @@ _SUPPRESSED: Final = re.compile(r"^\tSuppressed: (?:(?!Caused by: ).*\n?)*", re.
 _LOST_WORKER: Final = re.compile(
     r"Python worker exited unexpectedly \(crashed\)|"
     r"while reading the port number from [\w.]+'s stdout(?:\.| and terminated with code: 137)|"
-    r"java\.[\w.]+Exception\b[^\n]*\n(?:\s+at java\.[^\n]*\n)*\s+at "
+    r"java\.(?!net\.SocketTimeoutException)[\w.]+Exception\b[^\n]*\n(?:\s+at java\.[^\n]*\n)*\s+at "
     r"org\.apache\.spark\.(?:api\.python\.PythonWorkerFactory|security\.SocketAuthHelper)\."
 )
 """What Spark says where the process of a task ends, or the one that starts it, or a call of a sink."""
 
-_LATE_WORKER: Final = re.compile(r"Python worker failed to connect back")
+_LATE_WORKER: Final = re.compile(
+    r"Python worker failed to connect back|"
+    r"java\.net\.SocketTimeoutException\b[^\n]*\n(?:\s+at java\.[^\n]*\n)*\s+at "
+    r"org\.apache\.spark\.security\.SocketAuthHelper\."
+)
+"""What Spark says where a process has not told it within ten seconds who it is."""
 
 _NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
 """How Spark calls a column of TIME where the session has no such type, which is its default."""

@@ -198,8 +198,23 @@ def test_a_process_that_starts_others_and_was_killed_is_told(told: str) -> None:
     assert "a Python process of the query's tasks: expected it to run" in str(found)
 
 
-def test_a_process_that_did_not_connect_is_told() -> None:
-    found = own_error(RuntimeError("org.apache.spark.SparkException: Python worker failed to connect back."))
+LATE_WORKER = """Caused by: java.net.SocketTimeoutException: Read timed out
+\tat java.base/sun.nio.ch.SocketChannelImpl.timedRead(SocketChannelImpl.java:1231)
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:381)
+\tat org.apache.spark.security.SocketAuthHelper.readUtf8(SocketAuthHelper.scala:116)
+"""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "org.apache.spark.SparkException: Python worker failed to connect back.",
+        f"org.apache.spark.SparkException: Python worker failed to connect back.\n{LATE_WORKER}",
+        f"org.apache.spark.SparkException: Writing job failed.\n{LATE_WORKER}",
+    ],
+)
+def test_a_process_that_did_not_connect_in_time_is_told(told: str) -> None:
+    found = own_error(RuntimeError(told))
     assert isinstance(found, ProcessLostError)
     assert "expected it to connect to Spark soon after its start" in str(found)
 
