@@ -15,6 +15,7 @@ from upsert.managed.stepping import Step
 from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.retention.consumers import Consumer
+from upsert.store.storage.base import DENIED
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.views.refresh import FEW_BYTES, FEW_ROWS, trial_begins
@@ -140,7 +141,7 @@ def _is_held(tables: Mapping[str, Table], versions: Versions, consumer: str) -> 
                 table.hold(consumer, version)
         except SnapshotExpiredError:
             return False
-        except PermissionError:
+        except DENIED:
             continue  # a table of others: if its changes expire, the sums are computed again
     return True
 

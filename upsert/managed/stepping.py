@@ -48,6 +48,7 @@ from upsert.store.metadata.looks import Looks, looking_once
 from upsert.store.read.steps import StepSize, step_size
 from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
+from upsert.store.storage.base import DENIED
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -178,7 +179,7 @@ class Holding:
                 f"{self._lease_s:g} s, it has lapsed or was released: {cause}; load again with a new "
                 "checkpoint, and give a longer 'consumer.lease', or begin at a tag"
             ) from cause
-        except PermissionError as cause:
+        except DENIED as cause:
             raise ConfigurationError(
                 f"table {table.name!r}: a stream must be able to write into the table's folder to hold what "
                 f"a restart reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to "

@@ -1,5 +1,6 @@
 """What streaming readers hold, called as Spark calls them: what a restart would read again, and no more."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from deltajoin import DeltaJoinSpec, Side
 from deltajoin.spark.source import ChangesReader as JoinReader
 from deltajoin.spark.source import SourceOptions
+from planner.views import moves
 from tests.object_store import ObjectStore
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed import stepping
@@ -20,6 +22,9 @@ from upsert.managed.reader import ChangesReader, SnapshotReader
 from upsert.schema import TableSchema
 from upsert.spark.columns import spark_schema
 from upsert.store import Table, Version
+from upsert.store.storage.base import RefusedError
+from upsert.store.storage.s3 import S3Client
+from upsert.views.hidden_tables import release
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 ALL = ReadAllAvailable()
@@ -277,6 +282,26 @@ def test_in_an_object_store_a_hold_follows_ten_seconds_later(s3: ObjectStore) ->
         clock[0] = now
         own.tell("reader", [table], [Version.complete(told)])
         assert held(table) == [Version.complete(found)]
+
+
+def test_who_may_only_read_an_object_store_is_told_how_a_stream_holds_nothing(
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view passes over what it cannot hold, as on a disk."""
+    table = Table.create(s3.folder(), SCHEMA)
+    write(table, 1)
+    table.hold("reader", Version.complete(1))
+
+    def refused(_: S3Client, path: str, *rest: object) -> None:
+        raise RefusedError(errno.EACCES, "the server must allow what is asked, got AccessDenied", path)
+
+    for name in ("put", "delete"):
+        monkeypatch.setattr(S3Client, name, refused)
+    with pytest.raises(ConfigurationError, match=r"got AccessDenied.*'consumer\.lease' = '0 s'"):
+        stepping.Holding("other", 60_000).tell("other", [table], [Version.complete(1)])
+    release([table.path], "reader".__eq__)
+    assert held(table) == [Version.complete(1)]
+    assert moves._is_held({table.uuid: table}, {table.uuid: 1}, "view")
 
 
 def test_a_table_that_is_read_twice_is_held_from_the_earlier_place_on(table: Table) -> None:

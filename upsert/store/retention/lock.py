@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from upsert.errors import CommitConflictError, TableNotFoundError
+from upsert.errors import CommitConflictError, TableNotFoundError, UpsertError
 from upsert.flock import FileLock
 from upsert.retry import retried
 from upsert.store import paths
@@ -60,6 +60,11 @@ class Lock:
                 "stalled for longer and another one went on; run this again"
             )
 
+    def release(self) -> None:
+        """Let go of it; what was done under it is done."""
+        with suppress(OSError, UpsertError):  # without an answer it ends by itself, in a minute
+            self.held.release()
+
 
 @contextmanager
 def lifetime_lock(history: History, *, give_up_after_s: float = GIVE_UP_AFTER_S) -> Iterator[Lock]:
@@ -87,7 +92,7 @@ def lifetime_lock(history: History, *, give_up_after_s: float = GIVE_UP_AFTER_S)
     try:
         yield lock
     finally:
-        lock.held.release()
+        lock.release()
 
 
 @contextmanager
@@ -98,7 +103,7 @@ def lifetime_lock_if_free(history: History) -> Iterator[Lock | None]:
         yield lock
     finally:
         if lock is not None:
-            lock.held.release()
+            lock.release()
 
 
 def _taken(history: History) -> Lock | None:

@@ -212,6 +212,10 @@ class RefusedError(StorageError, ConfigurationError):
     """A remote store does not let this user do what was asked."""
 
 
+DENIED: Final = (PermissionError, RefusedError)
+"""What says that this user may not do something: of a disk, and of a remote store."""
+
+
 class UnansweredError(StorageError):
     """A remote store did not answer, or said that it has failed; the request may have been carried out."""
 

@@ -12,6 +12,7 @@ process does in the end must fail by itself if another one has gone on in its pl
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 import time
@@ -21,9 +22,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 from uuid import uuid4
 
-from upsert.errors import UpsertError
+from upsert.errors import UnknownOutcomeError, UpsertError
 from upsert.store.storage import storage_of
-from upsert.store.storage.base import Storage
+from upsert.store.storage.base import Storage, UnansweredError
 
 LEASE_S: Final = 60.0
 _FREE: Final = b"free"
@@ -48,7 +49,11 @@ class Lease:
 
     @classmethod
     def take(cls, storage: Storage, path: str) -> Self | None:
-        """The lock of this name; None while another holder lives."""
+        """The lock of this name; None while another holder lives.
+
+        Raises:
+            UnansweredError: it may be this process's; then it is free in a minute.
+        """
         # if no other process has had it since, the next number is ours: two requests less
         own_last = _released.pop(path, 0)
         newest = own_last or max(_numbers(storage, path), default=0)
@@ -62,7 +67,7 @@ class Lease:
                 return None
         token = uuid4().hex.encode()
         own = _path(path, newest + 1)
-        if not storage.put_if_absent(own, token):
+        if not _is_put(storage, own, token):
             return cls.take(storage, path) if own_last else None
         numbers = _numbers(storage, path)
         if max(numbers, default=0) != newest + 1:
@@ -95,6 +100,15 @@ class Lease:
     def _named(self) -> tuple[str, int]:
         name, _, number = self.path.rpartition("-")
         return name, int(number)
+
+
+def _is_put(storage: Storage, path: str, token: bytes) -> bool:
+    try:
+        return storage.put_if_absent(path, token)
+    except UnknownOutcomeError as cause:  # of a lock, not of rows that must not be written twice
+        raise UnansweredError(
+            errno.EIO, "the object store must say who has the lock, got no answer; try again", path
+        ) from cause
 
 
 def age(storage: Storage, path: str) -> float | None:

@@ -2,7 +2,9 @@ import threading
 
 import pytest
 
+from upsert.errors import UnknownOutcomeError
 from upsert.store.storage import lease
+from upsert.store.storage.base import UnansweredError
 from upsert.store.storage.lease import KeptLease, Lease
 
 
@@ -75,6 +77,15 @@ def test_who_stalls_is_passed_over_once_and_sees_it(objects: Objects) -> None:
     first.release()
     assert Lease.take(objects, PATH) is None, "the holder before can let go of its own only"
     assert second.renew()
+
+
+def test_a_lock_of_which_no_answer_tells_whether_it_is_held_says_nothing_of_rows() -> None:
+    class Silent(Objects):
+        def put_if_absent(self, *_: object) -> bool:
+            raise UnknownOutcomeError("look at the table's history before you write the rows again")
+
+    with pytest.raises(UnansweredError, match="must say who has the lock, got no answer; try again"):
+        Lease.take(Silent(), PATH)
 
 
 def test_a_number_that_was_free_again_is_no_lock(objects: Objects) -> None:

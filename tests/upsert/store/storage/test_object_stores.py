@@ -1,5 +1,6 @@
 """Tables and their files in each kind of object store."""
 
+import errno
 import json
 import shutil
 import threading
@@ -510,6 +511,21 @@ class TestLifetime:
         with pytest.raises(CommitConflictError, match="this process stalled"):
             any_table.tag("late")
         assert any_table.tags() == ()
+
+    def test_what_was_done_under_a_lock_is_done_though_it_cannot_be_released(
+        self, any_table: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(2):
+            any_table.write(rows(number))
+
+        def refused(_: Lease) -> None:
+            raise base.RefusedError(errno.EACCES, "the server must allow what is asked", any_table.path)
+
+        monkeypatch.setattr(Lease, "release", refused)
+        monkeypatch.setattr(lease, "LEASE_S", 0.0)
+        assert any_table.tag("kept").snapshot.id == 2
+        assert any_table.hold("reader", Version.complete(2), 60).name == "reader"
+        assert any_table.expire(keep=1) > 0
 
     def test_a_killed_holder_is_passed_over(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(2):
