@@ -136,12 +136,12 @@ class Given:
             raise NotPlainError
         return found
 
-    def rows(self, plain: PlainSelect) -> pa.Table | None:
-        """What the query gives; None where Spark is needed."""
+    def rows(self, plain: PlainSelect, most_bytes: int) -> pa.Table | None:
+        """What the query gives; None where Spark is needed, or it is more than so many bytes of rows."""
         try:
             rows = self._read(plain)
             if plain.groups is None:
-                return shown_rows(plain, self._computed(plain, rows) if plain.computed else rows)
+                return shown_rows(plain, self._computed(plain, rows) if plain.computed else rows, most_bytes)
             if self._has_many_groups(plain, plain.groups):
                 return None
             groups, kept = RunningGroups(plain.groups.keys, plain.groups.functions, rows.types), None

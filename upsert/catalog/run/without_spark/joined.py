@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from upsert.arrays import Ints, Mask, Positions, indices, one_array, row_bytes
 from upsert.catalog.run.without_spark.relations import Join, JoinKind
 from upsert.catalog.run.without_spark.rows import Among, Rows, in_memory
+from upsert.catalog.run.without_spark.settings import MOST_BYTES
 from upsert.store.rows.computed import NotInArrowError
 from upsert.store.rows.pairs import EqualRows
 
@@ -107,7 +108,7 @@ class Joined:
         kept, asked = self._sides(names)
         if self.left.size(among) > self.right.size(among):
             kept, asked = asked, kept
-        table = in_memory(kept.rows, kept.names, among).combine_chunks()
+        table = in_memory(kept.rows, kept.names, MOST_BYTES, among).combine_chunks()
         found, is_met = EqualRows(kept.keys_of(table)), np.zeros(table.num_rows, np.bool_)
         if not asked.gives_unmet:
             values = map(pc.drop_null, map(pc.unique, kept.keys_of(table)))

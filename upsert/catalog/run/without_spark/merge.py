@@ -19,7 +19,7 @@ from upsert.catalog.run.without_spark.given import computed
 from upsert.catalog.run.without_spark.literals import default_tree, literals
 from upsert.catalog.run.without_spark.merge_source import source_rows
 from upsert.catalog.run.without_spark.rows import Stored, in_memory
-from upsert.catalog.run.without_spark.settings import Settings
+from upsert.catalog.run.without_spark.settings import MOST_BYTES, Settings
 from upsert.catalog.run.without_spark.source import stored
 from upsert.catalog.run.without_spark.words import NotPlainError, is_plain_merge, words_of
 from upsert.conditions.expressions import Condition, Const, Field, Ref, conjunction
@@ -54,7 +54,8 @@ def merged(
         source = source_rows(context, statement, table, snapshot, settings)
         merge = _Reader.of(statement, table.schema, source.schema, settings.zone).merge()
         own = stored(table, snapshot, settings)
-        target = in_memory(Stored(own, {name: name for name in own.names}, merge.where(source)), own.names)
+        rows = Stored(own, {name: name for name in own.names}, merge.where(source))
+        target = in_memory(rows, own.names, MOST_BYTES)
         return merge.clauses.merged(target, source, partial(merge.are_stored, table, snapshot))
     except (NotPlainError, NotInArrowError):
         return None

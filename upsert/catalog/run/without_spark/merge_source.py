@@ -13,7 +13,7 @@ from upsert.catalog.run.without_spark.columns import UnknownColumnError
 from upsert.catalog.run.without_spark.given import Given
 from upsert.catalog.run.without_spark.literals import literal_rows
 from upsert.catalog.run.without_spark.select import plain_select
-from upsert.catalog.run.without_spark.settings import Settings
+from upsert.catalog.run.without_spark.settings import MOST_BYTES, Settings
 from upsert.catalog.run.without_spark.words import (
     NotPlainError,
     is_source_of_literals,
@@ -97,7 +97,7 @@ def _stored(
         return None
     try:
         plain = plain_select(query, given.names)
-        return None if plain is None else given.rows(plain)
+        return None if plain is None else given.rows(plain, MOST_BYTES)
     except UnknownColumnError:
         return None  # a session may have a variable that is called so
 

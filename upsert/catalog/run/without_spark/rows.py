@@ -9,7 +9,6 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from upsert.catalog.run.without_spark.settings import MOST_BYTES
 from upsert.catalog.run.without_spark.source import Source
 from upsert.conditions.expressions import Condition, Field, Ref, refs_of
 from upsert.store.predicate import Where
@@ -43,9 +42,14 @@ def schema_of(rows: Rows, names: Sequence[str]) -> pa.Schema:
 
 
 def in_memory(
-    rows: Rows, names: Sequence[str], among: Among | None = None, *, most: int = sys.maxsize
+    rows: Rows,
+    names: Sequence[str],
+    most_bytes: int,
+    among: Among | None = None,
+    *,
+    most: int = sys.maxsize,
 ) -> pa.Table:
-    """Some columns of so many first rows.
+    """Some columns of so many first rows, which take no more than so many bytes.
 
     Raises:
         NotInArrowError: they are too many for one process, or Spark has to find them.
@@ -55,7 +59,7 @@ def in_memory(
         parts.append(piece.slice(0, most - count))
         count += parts[-1].num_rows
         size += parts[-1].nbytes
-        if size > MOST_BYTES:
+        if size > most_bytes:
             raise NotInArrowError("more rows than one process keeps")
         if count >= most:
             break

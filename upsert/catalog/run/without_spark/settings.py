@@ -19,18 +19,21 @@ if TYPE_CHECKING:
     from upsert.catalog.context import Context
 
 MOST_BYTES: Final = 64 << 20
-"""Of rows that are found, and of files where there is a session; Spark gives more of them to its tasks."""
+"""Of rows that are kept to be joined, grouped or written; Spark gives more of them to its tasks."""
 
 _MOST_READ: Final = 512 << 20
-"""Of files where there is none, and neither a key nor a LIMIT says that few rows are read."""
+"""Of files, where neither a key nor a LIMIT says that few rows are read, and of rows that are the result."""
+
+_MOST_READ_BESIDE_EXECUTORS: Final = 64 << 20
+"""The same where Spark's tasks would be on other machines, which may have the files already."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """How a session reads SQL: as Spark does by default, in a time zone; None: an unknown one.
 
-    ``most_read`` is how many bytes of files this process reads sooner than Spark. Without ``is_ansi`` values
-    of two types may meet in another one: an INT and a FLOAT in a FLOAT.
+    ``most_read`` is how many bytes of files this process reads sooner than Spark, and of rows a SELECT may
+    give. Without ``is_ansi`` values of two types may meet in another one: an INT and a FLOAT in a FLOAT.
     """
 
     zone: str | None
@@ -61,8 +64,17 @@ class Settings:
             return None
         if any(spark.conf.get(name, default) != default for name, default in _BY_DEFAULT.items()):
             return None
-        own = zone(spark)
-        return cls(own if _is_zone(own) else None, MOST_BYTES, has_ansi_casts(spark))
+        own, most_read = zone(spark), _most_read(spark.conf.get("spark.master", ""))
+        return cls(own if _is_zone(own) else None, most_read, has_ansi_casts(spark))
+
+
+def _most_read(master: str | None) -> int:
+    """How many bytes are read here sooner than by the tasks of a session with this master.
+
+    >>> _most_read("local[4]") > _most_read("yarn")
+    True
+    """
+    return _MOST_READ if (master or "").startswith("local") else _MOST_READ_BESIDE_EXECUTORS
 
 
 _BY_DEFAULT: Final = {

@@ -20,8 +20,8 @@ _AT_ONCE: Final = 16 << 20
 """So many bytes of rows are put aside before the first ones among them are kept."""
 
 
-def shown_rows(plain: PlainSelect, rows: Rows) -> pa.Table:
-    """The rows.
+def shown_rows(plain: PlainSelect, rows: Rows, most_bytes: int) -> pa.Table:
+    """The rows, which take no more than so many bytes.
 
     Raises:
         NotInArrowError: Spark has to find them, or they are too many for one process.
@@ -33,7 +33,7 @@ def shown_rows(plain: PlainSelect, rows: Rows) -> pa.Table:
     if plain.orders and plain.limit is not None:
         return _shown(plain, _firsts(plain, rows, names), None)
     most = sys.maxsize if plain.limit is None else plain.limit + plain.offset
-    return _shown(plain, in_memory(rows, names, most=most), None)
+    return _shown(plain, in_memory(rows, names, most_bytes, most=most), None)
 
 
 def _firsts(plain: PlainSelect, rows: Rows, names: Sequence[str]) -> pa.Table:

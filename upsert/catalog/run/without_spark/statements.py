@@ -22,7 +22,7 @@ from upsert.catalog.run.without_spark.select import (
     plain_select,
     plain_update,
 )
-from upsert.catalog.run.without_spark.settings import Settings
+from upsert.catalog.run.without_spark.settings import MOST_BYTES, Settings
 from upsert.catalog.system_tables import split
 from upsert.conditions.expressions import Condition, Const, Field, Ref
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -58,7 +58,7 @@ def selected_later(
 
 
 def _shown(given: Given, spark: SparkSession | None, query: QueryText) -> pa.Table | None:
-    rows = _found(given, spark, query)
+    rows = _found(given, spark, query, given.settings.most_read)
     return None if rows is None else _as_spark(rows)
 
 
@@ -90,7 +90,7 @@ def copied(
     """As `listed`, the rows of a SELECT whose columns have the types of these; None where Spark is needed."""
     if (given := Given.of(context, spark, query)) is None:
         return None
-    rows = _found(given, spark, query)
+    rows = _found(given, spark, query, MOST_BYTES)
     if rows is None or rows.num_columns != len(columns):
         return None
     if not all(_is_stored_as_it_is(own, column) for own, column in zip(rows, columns, strict=True)):
@@ -139,16 +139,16 @@ def deleted(context: Context, spark: SparkSession | None, query: QueryText, snap
     """The rows of a snapshot that a DELETE finds, as deletions; None where Spark is needed."""
     if (given := Given.of(context, spark, query, snapshot)) is None:
         return None
-    rows = _found(given, spark, query)
+    rows = _found(given, spark, query, MOST_BYTES)
     return None if rows is None else _with_kinds({RowKind.DELETE: rows})
 
 
-def _found(given: Given, spark: SparkSession | None, query: QueryText) -> pa.Table | None:
-    """The rows of a query; None where Spark is needed."""
+def _found(given: Given, spark: SparkSession | None, query: QueryText, most_bytes: int) -> pa.Table | None:
+    """The rows of a query, of so many bytes at most; None where Spark is needed."""
 
     def rows() -> pa.Table | None:
         plain = plain_select(query, given.names)
-        return None if plain is None else given.rows(plain)
+        return None if plain is None else given.rows(plain, most_bytes)
 
     return _unless_variable(spark, rows)
 
@@ -174,7 +174,7 @@ def _updated(given: Given, statement: s.Update, schema: TableSchema) -> pa.Table
         if (value := _value(query, plain, given, schema.column(name), own)) is None:
             return None
         values[name] = value
-    found = given.rows(plain)
+    found = given.rows(plain, MOST_BYTES)
     return None if found is None else _with_values(found, values, schema)
 
 

@@ -15,7 +15,7 @@ from tests.upsert.catalog.run.without_spark.random_queries import COLUMNS, TABLE
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Frame
 from upsert.catalog.run.jobs import SparkNeededError
-from upsert.catalog.run.without_spark import joined, rows, settings, source
+from upsert.catalog.run.without_spark import joined, settings, source
 from upsert.errors import SchemaError
 
 pytestmark = pytest.mark.spark
@@ -203,9 +203,9 @@ def test_joined_rows_of_a_bit_count_as_much_as_others(
 
 def test_a_side_of_many_bytes_is_sparks(orders: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "SELECT count(*) FROM orders o JOIN products p ON o.product = p.id"
-    monkeypatch.setattr(rows, "MOST_BYTES", 2500)  # the keys of the products have 2 000
+    monkeypatch.setattr(joined, "MOST_BYTES", 2500)  # the keys of the products have 2 000
     assert rows_of(without(orders, text)).to_pylist() == [{"count(1)": 1000}]
-    monkeypatch.setattr(rows, "MOST_BYTES", 1500)
+    monkeypatch.setattr(joined, "MOST_BYTES", 1500)
     with pytest.raises(SparkNeededError):
         without(orders, text)
 

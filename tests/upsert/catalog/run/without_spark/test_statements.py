@@ -26,7 +26,7 @@ from tests.upsert.catalog.run.without_spark.beside_spark import (
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Found, Frame
 from upsert.catalog.run import queries, row_changes
-from upsert.catalog.run.without_spark import rows, settings, shown, statements
+from upsert.catalog.run.without_spark import settings, shown, statements
 from upsert.errors import SchemaError, UpsertError
 from upsert.spark import batches
 from upsert.store.metadata import looks
@@ -392,12 +392,38 @@ def test_a_session_that_reads_sql_otherwise_computes_the_rows_of_its_dataframes(
     assert frame.rows == "by Spark"
 
 
-def test_many_rows_are_sparks(filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MOST_BYTES", 100)
-    assert needs_spark(filled, "SELECT * FROM kinds")
-    assert needs_spark(filled, "SELECT * FROM kinds ORDER BY id")
-    assert not needs_spark(filled, "SELECT id FROM kinds LIMIT 3")
-    assert not needs_spark(filled, "SELECT count(*) FROM kinds")
+def test_many_rows_are_sparks_and_fewer_where_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE TABLE notes (id INT, note STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.table("notes").write(pa.table({"id": pa.array(range(1000), pa.int32()), "note": ["once"] * 1000}))
+    monkeypatch.setattr(settings, "_MOST_READ", 30_000)  # the table takes 12 000
+    twenty = ", ".join(["note"] * 20)
+    assert needs_spark(catalog, f"SELECT concat({twenty}) AS long FROM notes")
+    assert needs_spark(catalog, f"SELECT concat({twenty}) AS long FROM notes ORDER BY id")
+    for text in ("SELECT * FROM notes", f"SELECT concat({twenty}) AS long FROM notes LIMIT 3"):
+        assert not needs_spark(catalog, text)
+    monkeypatch.setattr(statements, "MOST_BYTES", 1000)
+    for text in ("SELECT * FROM notes", "SELECT count(*) FROM notes WHERE note = 'once'"):
+        assert not needs_spark(catalog, text)
+    assert needs_spark(catalog, "UPDATE notes SET note = 'new' WHERE note = 'once'")
+    assert not needs_spark(catalog, "UPDATE notes SET note = 'new' WHERE id < 3")
+
+
+def test_more_rows_of_a_session_are_read_here_where_its_tasks_are(
+    spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert str(spark.conf.get("spark.master")).startswith("local")
+    monkeypatch.setattr(queries, "selected_later", statements.selected_later)
+    monkeypatch.setattr(batches, "arrow_of", lambda _: "by Spark")
+    monkeypatch.setattr(settings, "_MOST_READ_BESIDE_EXECUTORS", 1)
+    assert filled.sql("SELECT id FROM kinds", spark).rows != "by Spark"
+    monkeypatch.setattr(settings, "_MOST_READ", 1)
+    assert filled.sql("SELECT id FROM kinds", spark).rows == "by Spark"
+
+
+def test_many_first_rows_are_sparks(filled: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "_AT_ONCE", 1)
     monkeypatch.setattr(shown, "MOST_BYTES", 100)
     assert not needs_spark(filled, "SELECT id FROM kinds ORDER BY id LIMIT 3 OFFSET 2")
