@@ -27,6 +27,7 @@ from upsert.options import Option, suggestion
 from upsert.sql.tokens import NAME_RULE
 from upsert.store.paths import table_folder
 from upsert.store.storage import storage_of
+from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.local import sync_folder
 
 T = TypeVar("T")
@@ -172,8 +173,9 @@ class Databases:
                     f"database {name!r} exists already; choose another name, or IF NOT EXISTS"
                 )
             if storage_of(path).is_local:
-                os.mkdir(path)
-                sync_folder(self.folder)
+                with disk_errors_of(path):
+                    os.mkdir(path)
+                    sync_folder(self.folder)
             else:
                 storage_of(path).write(os.path.join(path, _MARK), b"")
 

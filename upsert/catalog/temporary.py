@@ -17,6 +17,7 @@ from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, UpsertError
 from upsert.flock import FileLock
 from upsert.store.storage import storage_of
+from upsert.store.storage.base import disk_errors_of
 
 FOLDER: Final = ".temporary"
 """Folder in the warehouse; no table can have such a name."""
@@ -73,12 +74,14 @@ class TemporaryTables:
     def _made(self) -> str:
         """The folder of this session, locked until it ends."""
         outer = os.path.join(self._warehouse, FOLDER)
-        os.makedirs(outer, exist_ok=True)
+        with disk_errors_of(outer):
+            os.makedirs(outer, exist_ok=True)
         for name in os.listdir(outer):
             _delete(os.path.join(outer, name), None)
         while True:
             root = os.path.join(outer, uuid.uuid4().hex)
-            os.mkdir(root)
+            with disk_errors_of(root):
+                os.mkdir(root)
             # another session may have taken the new folder for one that was left
             with suppress(FileNotFoundError):
                 lock = FileLock.take(root, is_folder=True)

@@ -34,6 +34,7 @@ from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
 from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE
 from upsert.store.storage import storage_of, swapping
+from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.local import sync_folder
 from upsert.store.upkeep.orphans import logs_are_gone, only_warned_of, sweep
 
@@ -180,14 +181,16 @@ class Warehouse:
             prepare()
             if os.path.lexists(target):
                 raise TableExistsError(f"table {new!r} exists already in {to.folder!r}; choose another name")
-            os.rename(self.existing(name), target)
-            sync_folder(to.folder)
-            sync_folder(self.folder)
+            with disk_errors_of(target):
+                os.rename(self.existing(name), target)
+                sync_folder(to.folder)
+                sync_folder(self.folder)
 
     def throw_away(self, path: str) -> None:
         """Atomically move a folder out of sight, to be deleted; the caller holds the catalog's lock."""
-        os.rename(path, os.path.join(self.folder, f"{DROPPED}{uuid.uuid4().hex}"))
-        sync_folder(self.folder)
+        with disk_errors_of(path):
+            os.rename(path, os.path.join(self.folder, f"{DROPPED}{uuid.uuid4().hex}"))
+            sync_folder(self.folder)
 
     def not_found(self, name: str) -> TableNotFoundError:
         """The error for an unknown table, with the names that exist."""

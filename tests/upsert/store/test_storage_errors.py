@@ -14,6 +14,10 @@ import pytest
 
 from tests.upsert.store.disk import files_on_disk
 from tests.upsert.store.upkeep.test_damage_sweep import data_files, metadata_files, new_table, rows, said
+from upsert import Catalog
+from upsert.catalog.create_as.local import LocalStages
+from upsert.catalog.create_as.stages import Entry
+from upsert.catalog.warehouse import Warehouse
 from upsert.errors import StorageError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
@@ -36,10 +40,10 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def denied(path: Path) -> Iterator[None]:
-    """A file or folder that this process may not open: root, who may, is another user for as long."""
+def denied(path: Path, left: int = 0) -> Iterator[None]:
+    """A file or folder to which this process has no rights but ``left``: root is another user for as long."""
     mode, user = path.stat().st_mode, os.geteuid()
-    path.chmod(0)
+    path.chmod(left)
     if user == 0:
         os.seteuid(NOBODY)
     try:
@@ -222,6 +226,35 @@ def test_a_lock_that_this_user_may_not_take_is_named(folder: Path, lock: str) ->
     with denied(Path(table.root, lock)), pytest.raises(StorageError, match="Permission denied") as told:
         table.release("reader") if lock == paths.LIFETIME_LOCK else table.compact()
     assert told.value.filename == os.path.join(table.root, lock)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE t",
+        "ALTER TABLE t RENAME TO u",
+        "CREATE TEMPORARY TABLE u (id INT)",
+        "CREATE DATABASE e",
+        "DROP DATABASE d",
+    ],
+)
+def test_a_statement_in_a_warehouse_that_this_user_may_only_read_says_which_right_is_missing(
+    folder: Path, statement: str
+) -> None:
+    catalog = Catalog(folder / "w")
+    catalog.sql("CREATE TABLE t (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE DATABASE d")
+    before = files_on_disk(catalog.table("t"))
+    with denied(folder / "w", 0o555), pytest.raises(StorageError, match="give this process's user the right"):
+        catalog.sql(statement)
+    stages = LocalStages(Warehouse(str(folder / "w")))
+    with denied(folder / "w", 0o555):
+        with pytest.raises(StorageError, match=r"'.*/u': .* give this process's user the right"):
+            stages.begin("u", Entry.of_this_process("batch"), os.mkdir)
+        with pytest.raises(StorageError, match="give this process's user the right"), stages.successor("t"):
+            pass
+    assert (catalog.tables(), catalog.databases.names()) == (("t",), ("d", "default"))
+    assert files_on_disk(catalog.table("t")) == before
 
 
 def test_a_name_that_no_file_can_have_is_no_table(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from upsert.flock import FileLock
 from upsert.store.checksums import content_of
 from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
 from upsert.store.storage import put_if_absent, storage_of
-from upsert.store.storage.local import make_parent, sync_folder
+from upsert.store.storage.base import disk_errors_of
+from upsert.store.storage.local import sync_folder
 
 _HERE: Final = -100
 """Paths are absolute, or relative to the working folder (``AT_FDCWD``)."""
@@ -162,7 +163,7 @@ class LocalStages:
         folder = self.tables.path(name)
         path = os.path.join(folder, ENTRY_FILE)
         if not self.tables.is_database:
-            make_parent(folder)  # the catalog's lock is one on the warehouse
+            storage_of(folder).prepare(self.tables.folder)  # the catalog's lock is one on the warehouse
         with self.tables.alone():
             self.sweep(name)
             if _has_table_file(folder):
@@ -170,7 +171,7 @@ class LocalStages:
                     f"table {name!r} exists already; choose another name, or IF NOT EXISTS"
                 )
             is_new = not os.path.lexists(folder)
-            make_parent(path)
+            storage_of(folder).prepare(folder)
             lease = FileLock.take(folder, is_folder=True)
             if lease is None:  # the catalog's lock excludes that
                 raise RuntimeError(f"folder {folder!r} is locked although it is new")
@@ -217,7 +218,8 @@ class LocalStages:
         hidden = os.path.join(self.tables.folder, f"{_REPLACING}{uuid.uuid4().hex}")
         with ddl_lock(self.tables.folder):
             self._sweep_successors()
-            os.mkdir(hidden)
+            with disk_errors_of(hidden):
+                os.mkdir(hidden)
             lease = FileLock.take(hidden, is_folder=True)
         try:
             folder = os.path.join(hidden, name)
