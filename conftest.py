@@ -1,5 +1,6 @@
 """Fixtures of all tests and doctests: one Spark session and one Kafka a run, and how many random examples."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -69,6 +70,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     writing.SMALL_ROWS = 0 if has_sidecars else SMALL_ROWS  # type: ignore[misc]
     is_by_spark = item.get_closest_marker("by_spark") or drawn & 2
     queries.selected_later = by_spark if is_by_spark else selected_later
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves, half a million objects, stay to the end: no collection need look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 collect_ignore = ["tests/connect_script.py"]

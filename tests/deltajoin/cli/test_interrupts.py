@@ -145,7 +145,7 @@ run_module("deltajoin", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_second_signal_ends_a_job_that_cannot_stop(
     tmp_path: Path, warehouse: Path, number: signal.Signals
 ) -> None:

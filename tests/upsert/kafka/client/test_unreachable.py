@@ -58,7 +58,7 @@ def together(ask: Callable[[str], None]) -> None:
         # nothing listens on the first ports of a machine
         ("127.0.0.1:{}", "Connection refused"),
         # a server would be asked for no name with an empty part: that may take long
-        ("no-such-host-{}..invalid:9092", "Failed to resolve"),
+        pytest.param("no-such-host-{}..invalid:9092", "Failed to resolve", marks=pytest.mark.long),
     ],
 )
 def test_the_cause_is_in_the_log_and_in_the_error(

@@ -103,7 +103,7 @@ def compare(spark: SparkSession, catalog: Catalog, seed: int, number: int) -> in
 
 
 def test_random_queries_are_sparks(spark: SparkSession, stored: Catalog) -> None:
-    assert compare(spark, stored, seed=100, number=150) > 30
+    assert compare(spark, stored, seed=100, number=75) > 15
 
 
 @pytest.mark.long
