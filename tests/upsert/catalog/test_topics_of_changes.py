@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -411,3 +412,44 @@ def test_a_table_combines_all_records_of_an_upsert_topic_whichever_come_together
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     query.start().awaitTermination()
     assert sorted(map(tuple, catalog.read(spark, "combined").collect())) == expected
+
+
+def test_a_topic_of_changes_declared_again_with_a_wider_type_is_read_on(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """As where the database has widened a column: no query remembers rows of the topic."""
+    topic = f"changes-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, partitions=1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    where = f"'topic' = '{topic}', 'properties.bootstrap.servers' = '{kafka.bootstrap_servers}'"
+
+    def declare(type_: str) -> None:
+        catalog.sql(
+            f"CREATE TABLE changes (id INT PRIMARY KEY NOT ENFORCED, price {type_}) "
+            f"WITH ('connector' = 'kafka', 'format' = 'debezium-json', {where})"
+        )
+
+    def write(id: int, price: str) -> None:
+        producer.produce(topic, record(None, {"id": id, "price": price}, "c"), key=str(id))
+        producer.flush()
+
+    def follow() -> None:
+        writer = catalog.write_changes(catalog.read_changes(spark, "changes"), "sink")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    declare("DECIMAL(4, 2)")
+    catalog.sql("CREATE TABLE sink (id INT PRIMARY KEY NOT ENFORCED, price DECIMAL(4, 2))")
+    write(1, "1.50")
+    follow()
+    write(2, "1234.50")
+    with pytest.raises(Exception, match=r"is no DECIMAL\(4,2\)"):
+        follow()
+
+    catalog.sql("DROP TABLE changes")
+    declare("DECIMAL(8, 2)")
+    catalog.sql("ALTER TABLE sink ALTER COLUMN price TYPE DECIMAL(8, 2)")
+    catalog.sql("DELETE FROM sink WHERE id = 1")  # who reads the topic from its beginning adds it again
+    follow()
+    assert catalog.table("sink").snapshot().scan().to_pylist() == [{"id": 2, "price": Decimal("1234.50")}]

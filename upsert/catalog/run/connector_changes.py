@@ -126,7 +126,7 @@ def _changed(columns: Columns, change: Any, of: str) -> Columns:
         case a.RenameColumn(name) | a.WidenColumn(name):
             raise SchemaError(
                 f"{of}: column {name!r} must keep its name and type, under which records and stored rows "
-                "have its values; add another column"
+                "have its values; add another column, or for another type create another table"
             )
         case a.MoveColumn(name):
             raise SchemaError(
