@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Final
 
 from upsert.catalog.create_as.stages import is_visible
@@ -33,7 +34,7 @@ from upsert.store.log.lifecycle import drop_log
 from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
 from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE
-from upsert.store.storage import storage_of, swapping
+from upsert.store.storage import of_each, storage_of, swapping
 from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.local import sync_folder
 from upsert.store.upkeep.orphans import logs_are_gone, only_warned_of, sweep
@@ -116,11 +117,12 @@ class Warehouse:
 
     def names(self) -> tuple[str, ...]:
         """Names of all tables, sorted."""
+        storage = storage_of(self.folder)
         try:
-            entries = storage_of(self.folder).names(self.folder)
+            entries = sorted(filter(NAME.fullmatch, storage.names(self.folder)))
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        return tuple(sorted(name for name in filter(NAME.fullmatch, entries) if self._has(name)))
+        return tuple(compress(entries, of_each(storage, self._has, entries)))
 
     def path(self, name: str) -> str:
         """The folder of a table, whether it exists or not: directly in the warehouse, and not behind a link.

@@ -1,6 +1,7 @@
 """A catalog whose warehouse lies in a real S3 server."""
 
 import errno
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from upsert.catalog.results import Running
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store.commit.append import LeftoverWarning
+from upsert.store.metadata import table_file
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import RefusedError
 from upsert.store.storage.object_store import ObjectStorage
@@ -48,6 +50,19 @@ def test_tables_are_created_listed_and_dropped(catalog: Catalog) -> None:
     with pytest.raises(TableNotFoundError):
         again.table("fruit")
     assert list(storage_of(catalog.warehouse).walk(f"{catalog.warehouse}/fruit")) == []
+
+
+def test_several_names_are_looked_at_at_once(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fruit", "bowls"):
+        catalog.sql(f"CREATE TABLE {name} {KEYED}")
+    both, read = threading.Barrier(2), table_file.value_in
+
+    def value_in(path: str) -> object:
+        both.wait(30)
+        return read(path)
+
+    monkeypatch.setattr(table_file, "value_in", value_in)
+    assert catalog.tables() == ("bowls", "fruit")
 
 
 def test_a_name_is_looked_up_by_one_request(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from upsert.errors import ConfigurationError
-from upsert.store.storage.base import FileStat, Found, Storage, SwappingStorage, delete_each, read_each
+from upsert.store.storage.base import (
+    FileStat,
+    Found,
+    Storage,
+    SwappingStorage,
+    delete_each,
+    of_each,
+    read_each,
+)
 from upsert.store.storage.local import LOCAL
 
 __all__ = [
@@ -13,6 +21,7 @@ __all__ = [
     "Found",
     "Storage",
     "delete_each",
+    "of_each",
     "put_if_absent",
     "read_each",
     "remote_folder",

@@ -141,16 +141,17 @@ def read_each(storage: Storage, paths: Sequence[str]) -> list[bytes]:
 
     ``FileNotFoundError`` is that of the first one that is missing.
     """
-    return list(_each(storage, storage.read, paths))
+    return list(of_each(storage, storage.read, paths))
 
 
 def delete_each(storage: Storage, paths: Sequence[str], then: Callable[[], None] = lambda: None) -> None:
     """Delete files, several at once where each is a request; ``then`` is called after each."""
-    for _ in _each(storage, storage.delete, paths):
+    for _ in of_each(storage, storage.delete, paths):
         then()
 
 
-def _each(storage: Storage, do: Callable[[str], T], paths: Sequence[str]) -> Iterator[T]:
+def of_each(storage: Storage, do: Callable[[str], T], paths: Sequence[str]) -> Iterator[T]:
+    """What a function of a file gives, in the order of the paths; several at once where each is a request."""
     if storage.is_local or len(paths) < 2:
         yield from map(do, paths)
         return
