@@ -199,7 +199,8 @@ def test_what_a_process_has_loaded_is_left_out_of_its_garbage_collections(spark:
         begin_task()
         yield from (pa.record_batch({"n": [first], "again": [gc.get_freeze_count()]}) for _ in batches)
 
+    before = gc.get_freeze_count()
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(frozen, "n LONG, again LONG").collect()
     assert row.n > 10_000
     assert row.again <= row.n
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= before
