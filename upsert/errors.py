@@ -184,20 +184,22 @@ _LOST_SOURCE: Final = re.compile(
 _SUPPRESSED: Final = re.compile(r"^\tSuppressed: (?:(?!Caused by: ).*\n?)*", re.MULTILINE)
 """What has failed in a trace of Java after the failure that it is about, and because of that."""
 
+_AT_A_START: Final = (
+    r"Exception\b[^\n]*\n(?:\s+at java\.[^\n]*\n)*\s+at "
+    r"org\.apache\.spark\.(?:api\.python\.PythonWorkerFactory|security\.SocketAuthHelper)\."
+)
 _LOST_WORKER: Final = re.compile(
     r"Python worker exited unexpectedly \(crashed\)|"
     r"while reading the port number from [\w.]+'s stdout(?:\.| and terminated with code: 137)|"
-    r"java\.(?!net\.SocketTimeoutException)[\w.]+Exception\b[^\n]*\n(?:\s+at java\.[^\n]*\n)*\s+at "
-    r"org\.apache\.spark\.(?:api\.python\.PythonWorkerFactory|security\.SocketAuthHelper)\."
+    r"java\.(?!net\.SocketTimeoutException)[\w.]+" + _AT_A_START
 )
 """What Spark says where the process of a task ends, or the one that starts it, or a call of a sink."""
 
 _LATE_WORKER: Final = re.compile(
     r"Python worker failed to connect back|"
-    r"java\.net\.SocketTimeoutException\b[^\n]*\n(?:\s+at java\.[^\n]*\n)*\s+at "
-    r"org\.apache\.spark\.security\.SocketAuthHelper\."
+    r"java\.net\.SocketTimeout" + _AT_A_START
 )
-"""What Spark says where a process has not told it within ten seconds who it is."""
+"""What Spark says of a process that told it not in ten seconds who it is, or was not forked in a minute."""
 
 _NO_TIME: Final = re.compile(r"\[UNSUPPORTED_TIME_TYPE\]")
 """How Spark calls a column of TIME where the session has no such type, which is its default."""

@@ -203,11 +203,15 @@ LATE_WORKER = """Caused by: java.net.SocketTimeoutException: Read timed out
 \tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:381)
 \tat org.apache.spark.security.SocketAuthHelper.readUtf8(SocketAuthHelper.scala:116)
 """
+LATE_DAEMON = """java.net.SocketTimeoutException: Timed out waiting for the Python worker … after 60000 ms
+\tat org.apache.spark.api.python.PythonWorkerFactory.createWorker$1(PythonWorkerFactory.scala:170)
+"""
 
 
 @pytest.mark.parametrize(
     "told",
     [
+        LATE_DAEMON,
         "org.apache.spark.SparkException: Python worker failed to connect back.",
         f"org.apache.spark.SparkException: Python worker failed to connect back.\n{LATE_WORKER}",
         f"org.apache.spark.SparkException: Writing job failed.\n{LATE_WORKER}",
