@@ -52,7 +52,7 @@ def ddl_lock(warehouse: str) -> Iterator[None]:
         yield
         return
     with ExitStack() as held:
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError), disk_errors_of(warehouse):
             held.enter_context(locked(warehouse, is_folder=True))
         yield
 
@@ -107,7 +107,8 @@ class Warehouse:
                 held.enter_context(ddl_lock(self.folder))
             else:
                 try:
-                    held.enter_context(locked(self.folder, is_folder=True))
+                    with disk_errors_of(self.folder):
+                        held.enter_context(locked(self.folder, is_folder=True))
                 except (FileNotFoundError, NotADirectoryError):
                     raise DatabaseNotFoundError(
                         f"database {self.folder!r} must be there until the statement has ended, it was "

@@ -257,5 +257,30 @@ def test_a_statement_in_a_warehouse_that_this_user_may_only_read_says_which_righ
     assert files_on_disk(catalog.table("t")) == before
 
 
+@pytest.mark.parametrize(("statement", "locked"), [("DROP TABLE t", "w"), ("DROP DATABASE d", "w/d.db")])
+def test_a_folder_that_this_user_may_not_lock_is_named(folder: Path, statement: str, locked: str) -> None:
+    catalog = Catalog(folder / "w")
+    catalog.sql("CREATE TABLE t (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE DATABASE d")
+    with denied(folder / locked, 0o333), pytest.raises(StorageError, match="Permission denied") as told:
+        catalog.sql(statement)
+    assert told.value.filename == str(folder / locked)
+
+
+def test_a_table_of_another_user_that_cannot_be_replaced_is_named(folder: Path) -> None:
+    """Two folders change places only where both may be written."""
+    catalog = Catalog(folder / "w")
+    catalog.sql("CREATE TABLE t (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+    (folder / "w").chmod(0o777)
+    with (
+        denied(folder / "w" / "t", 0o555),
+        pytest.raises(StorageError, match="Permission denied") as told,
+        LocalStages(Warehouse(str(folder / "w"))).successor("t") as new,
+    ):
+        os.mkdir(new)
+    assert told.value.filename == str(folder / "w" / "t")
+    assert os.listdir(folder / "w") == ["t"]
+
+
 def test_a_name_that_no_file_can_have_is_no_table(tmp_path: Path) -> None:
     assert not LOCAL.exists(str(tmp_path / ("x" * 300)))

@@ -226,7 +226,9 @@ class LocalStages:
             yield folder
             with ddl_lock(self.tables.folder):
                 reach("create-as.before-exchange")
-                exchange(folder, self.tables.existing(name))
+                old = self.tables.existing(name)
+                with disk_errors_of(old):
+                    exchange(folder, old)
                 reach("create-as.after-exchange")
         finally:
             with ddl_lock(self.tables.folder):
