@@ -33,7 +33,10 @@ def shown_rows(plain: PlainSelect, rows: Rows, most_bytes: int) -> pa.Table:
     if plain.orders and plain.limit is not None:
         return _shown(plain, _firsts(plain, rows, names), None)
     most = sys.maxsize if plain.limit is None else plain.limit + plain.offset
-    return _shown(plain, in_memory(rows, names, most_bytes, most=most), None)
+    found = in_memory(rows, names, most_bytes, most=most)
+    if plain.orders or plain.limit is not None:
+        found = found.combine_chunks()  # the pieces go before the rows are copied in their order
+    return _shown(plain, found, None)
 
 
 def _firsts(plain: PlainSelect, rows: Rows, names: Sequence[str]) -> pa.Table:
@@ -88,4 +91,6 @@ def _shown(plain: PlainSelect, rows: pa.Table, kept: Condition | None) -> pa.Tab
     """What comes out of rows: those for which a condition is true, in their order, under their names."""
     schema = pa.schema([(name, rows.schema.field(column).type) for name, column in plain.outputs])
     columns = tuple(column for _, column in plain.outputs)
+    if kept is None and not plain.orders and plain.limit is None:  # all of them: none is copied
+        return pa.Table.from_arrays(list(map(rows.column, columns)), schema=schema).slice(plain.offset)
     return InArrow(_first(plain, rows.schema, kept), columns, schema).rows([rows]).slice(plain.offset)

@@ -410,6 +410,21 @@ def test_many_rows_are_sparks_and_fewer_where_they_are_written(
     assert not needs_spark(catalog, "UPDATE notes SET note = 'new' WHERE id < 3")
 
 
+def test_all_rows_of_a_table_are_not_copied(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path)
+    catalog.sql(
+        "CREATE TABLE notes (id INT, note STRING, PRIMARY KEY (id) NOT ENFORCED) "
+        "WITH ('file.compression' = 'none')"
+    )
+    ids = pa.array(range(100_000), pa.int32())
+    catalog.table("notes").write(pa.table({"id": ids, "note": ["once"] * len(ids)}))
+    before = pa.total_allocated_bytes()
+    found = rows_of(without(catalog, "SELECT note AS said, id FROM notes"))
+    assert pa.total_allocated_bytes() - before < found.nbytes / 2  # they are views of the file
+    assert found.column_names == ["said", "id"]
+    assert found.column("id").combine_chunks() == ids
+
+
 def test_more_rows_of_a_session_are_read_here_where_its_tasks_are(
     spark: SparkSession, filled: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
