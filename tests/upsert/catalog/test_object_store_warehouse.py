@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import planner
 from tests.object_store import ObjectStore, counted
+from tests.upsert.catalog.run.without_spark.beside_spark import rows_of, without
 from upsert import Catalog
 from upsert.catalog.connectors.definition import PlainView, define, definition_in, redefine
 from upsert.catalog.namespace import Databases
@@ -17,9 +18,11 @@ from upsert.catalog.results import Running
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store.commit.append import LeftoverWarning
+from upsert.store.files.data_file import forget_open_files
 from upsert.store.metadata import table_file
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import RefusedError
+from upsert.store.storage.cache import FOLDER_VARIABLE
 from upsert.store.storage.object_store import ObjectStorage
 from upsert.views.view import ViewText
 
@@ -63,6 +66,24 @@ def test_several_names_are_looked_at_at_once(catalog: Catalog, monkeypatch: pyte
 
     monkeypatch.setattr(table_file, "value_in", value_in)
     assert catalog.tables() == ("bowls", "fruit")
+
+
+def test_files_that_are_read_without_spark_are_fetched_several_at_once(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.sql(f"CREATE TABLE fruit {KEYED} WITH ('bucket' = '2')")
+    catalog.table("fruit").write(fruit(*range(10)))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "cache"))
+    forget_open_files()
+    both, download = threading.Barrier(2), ObjectStorage._download
+
+    def downloaded(storage: ObjectStorage, path: str, target: str) -> None:
+        both.wait(30)
+        download(storage, path, target)
+
+    monkeypatch.setattr(ObjectStorage, "_download", downloaded)
+    found = rows_of(without(catalog, "SELECT count(*) AS n FROM fruit WHERE name = 'apple'"))
+    assert found.to_pylist() == [{"n": 10}]
 
 
 def test_a_name_is_looked_up_by_one_request(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -54,6 +56,7 @@ from upsert.store.rows.conform import ArrowStream
 from upsert.store.rows.keys import key_bytes, order_by
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, LookupIndex
 from upsert.store.rows.merge import SortedRows, check_counts, key_ranges, merge_runs, present
+from upsert.store.storage import of_each, storage_of
 from upsert.store.version import Version, has_arrived
 
 
@@ -175,6 +178,18 @@ class Snapshot:
         selected = self._selected(columns)
         for piece in self._pieces(selected, where, splits, PIECE_BYTES):
             yield self._assembled([piece], selected)
+
+    def fetch(self, where: Filter) -> None:
+        """Open the files in which a filter is looked for, several at once where each is a request.
+
+        Who reads them takes one after the other. None is opened where it names keys, which are looked up.
+        """
+        storage = storage_of(os.fspath(self._root))
+        if not storage.is_local and self.named_keys(where) is None:
+            with damage_named(self._root, lambda: self.files.entries):
+                groups = self._within_bounds(self.files.within(self.bucket_filters(where)).groups, where)
+                entries = [entry for runs in groups.values() for run in runs for entry in run]
+                deque(of_each(storage, self.open, entries), maxlen=0)
 
     def _pieces(
         self, selected: Sequence[str], where: Where | None, splits: Iterable[Split] | None, most: int

@@ -20,6 +20,7 @@ from upsert.errors import ConfigurationError, StorageError, UpsertError
 from upsert.retry import retried
 
 T = TypeVar("T")
+One = TypeVar("One")
 
 
 class FileStat(NamedTuple):
@@ -150,13 +151,13 @@ def delete_each(storage: Storage, paths: Sequence[str], then: Callable[[], None]
         then()
 
 
-def of_each(storage: Storage, do: Callable[[str], T], paths: Sequence[str]) -> Iterator[T]:
-    """What a function of a file gives, in the order of the paths; several at once where each is a request."""
-    if storage.is_local or len(paths) < 2:
-        yield from map(do, paths)
+def of_each(storage: Storage, do: Callable[[One], T], files: Sequence[One]) -> Iterator[T]:
+    """What a function of a file gives, in the order of the files; several at once where each is a request."""
+    if storage.is_local or len(files) < 2:
+        yield from map(do, files)
         return
-    with ThreadPoolExecutor(min(_AT_ONCE, len(paths)), "files") as threads:
-        yield from threads.map(do, paths)
+    with ThreadPoolExecutor(min(_AT_ONCE, len(files)), "files") as threads:
+        yield from threads.map(do, files)
 
 
 @runtime_checkable

@@ -87,6 +87,8 @@ def stored(table: Table, state: int | str | None, settings: Settings) -> Source:
         is_large = size_of(snapshot, asked).bytes > settings.most_read and not (ends_soon and not where)
         if is_large and snapshot.named_keys(asked) is None:
             raise NotInArrowError("more files than one process reads")
+        if not ends_soon:
+            snapshot.fetch(asked)
         return snapshot.pieces(columns, where)
 
     def size(where: Where) -> int:
