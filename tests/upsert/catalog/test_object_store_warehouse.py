@@ -20,6 +20,7 @@ from upsert.schema import TableSchema
 from upsert.store.commit.append import LeftoverWarning
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.metadata import table_file
+from upsert.store.read import counting
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import RefusedError
 from upsert.store.storage.cache import FOLDER_VARIABLE
@@ -84,6 +85,20 @@ def test_files_that_are_read_without_spark_are_fetched_several_at_once(
     monkeypatch.setattr(ObjectStorage, "_download", downloaded)
     found = rows_of(without(catalog, "SELECT count(*) AS n FROM fruit WHERE name = 'apple'"))
     assert found.to_pylist() == [{"n": 10}]
+
+
+def test_rows_are_not_counted_where_many_files_would_be_fetched(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.sql(f"CREATE TABLE fruit {KEYED}")
+    table = catalog.table("fruit")
+    table.write(fruit(*range(8)))
+    monkeypatch.setattr(counting, "MOST_FETCHED", 1)
+    assert table.snapshot().counted() == 8  # as its manifest says
+    table.write(fruit(7))
+    assert table.snapshot().counted() is None
+    monkeypatch.undo()
+    assert table.snapshot().counted() == 8
 
 
 def test_a_name_is_looked_up_by_one_request(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,18 +24,27 @@ _MOST_KEYS: Final = 1_000_000
 _LEAST_ROWS_OF_KEY: Final = 4
 """So many keys of a bucket, and one for so many rows, are looked up sooner than all keys are read."""
 
+MOST_FETCHED: Final = 64 << 20
+"""Of files in an object store, which are fetched whole; with more of them the tasks of Spark count."""
+
 Open = Callable[[FileEntry], DataFile]
 
 
-def counted(layout: Layout, files: FileSet, open_file: Open) -> int | None:
-    """How many rows a table with a primary key has; None where it takes as long to read their keys."""
-    found = 0
+def searched(files: FileSet) -> list[FileEntry] | None:
+    """The files that are opened to count rows; None where it takes as long to read the keys of all."""
+    found = list[FileEntry]()
     for runs in files.groups.values():
         stored, keys = (sum(entry.rows for run in some for entry in run) for some in (runs, runs[:-1]))
         if keys > min(_MOST_KEYS, stored // _LEAST_ROWS_OF_KEY):
             return None
-        found += _of_bucket(layout, runs, open_file)
+        if len(runs) > 1:
+            found += (entry for run in runs for entry in run)
     return found
+
+
+def counted(layout: Layout, files: FileSet, open_file: Open) -> int:
+    """How many rows a table with a primary key has."""
+    return sum(_of_bucket(layout, runs, open_file) for runs in files.groups.values())
 
 
 def _of_bucket(layout: Layout, runs: Sequence[Run], open_file: Open) -> int:

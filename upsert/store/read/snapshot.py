@@ -184,12 +184,17 @@ class Snapshot:
 
         Who reads them takes one after the other. None is opened where it names keys, which are looked up.
         """
-        storage = storage_of(os.fspath(self._root))
-        if not storage.is_local and self.named_keys(where) is None:
+        if not self._is_local and self.named_keys(where) is None:
             with damage_named(self._root, lambda: self.files.entries):
                 groups = self._within_bounds(self.files.within(self.bucket_filters(where)).groups, where)
-                entries = [entry for runs in groups.values() for run in runs for entry in run]
-                deque(of_each(storage, self.open, entries), maxlen=0)
+                self._fetch([entry for runs in groups.values() for run in runs for entry in run])
+
+    def _fetch(self, entries: Sequence[FileEntry]) -> None:
+        deque(of_each(storage_of(os.fspath(self._root)), self.open, entries), maxlen=0)
+
+    @property
+    def _is_local(self) -> bool:
+        return storage_of(os.fspath(self._root)).is_local
 
     def _pieces(
         self, selected: Sequence[str], where: Where | None, splits: Iterable[Split] | None, most: int
@@ -461,12 +466,20 @@ class Snapshot:
     def counted(self) -> int | None:
         """How many rows there are, exactly; None where all keys must be read for it, or there is no key.
 
+        None, too, where more than 64 MB of files would be fetched from an object store.
+
         Raises:
             CorruptTableError: a file is missing or damaged.
         """
         if self.layout.is_counted:
             return None
         with damage_named(self._root, lambda: self.files.entries):
+            if (searched := counting.searched(self.files)) is None:
+                return None
+            if not self._is_local:
+                if sum(entry.bytes for entry in searched) > counting.MOST_FETCHED:
+                    return None
+                self._fetch(searched)
             return counting.counted(self.layout, self.files, self.open)
 
     @property
