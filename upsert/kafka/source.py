@@ -447,6 +447,7 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's own partition, which it reads where there is none
         output = ReadMode.TABLE if self._table.is_upsert else ReadMode.ROWS
+        begin_task()
         rows = rows_of(self._table, partition.part, output, None, self._asked.names)
         return chain.from_iterable(to_spark(some, self._asked) for some in rows)
 

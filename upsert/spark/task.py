@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from pyspark import SparkContext, TaskContext
 from pyspark.errors import AnalysisException
@@ -90,6 +90,29 @@ def end_if_spark_has_left() -> None:
             os._exit(0)
 
 
+class _Stderr:
+    """Standard error of a process of tasks, without the trace of a connection that Spark has closed.
+
+    When a ``LIMIT`` has its rows, as for each ``show()``, Spark closes the connections to the processes that
+    could give more. They end then, and PySpark's loop over tasks prints why for each of them.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return len(text) if _is_of_closed_connection(sys.exception()) else self._stream.write(text)
+
+
+def _is_of_closed_connection(error: BaseException | None) -> bool:
+    if not isinstance(error, ConnectionError) or error.__traceback__ is None:
+        return False
+    return error.__traceback__.tb_frame.f_code.co_name == "manager"  # of pyspark.daemon, which has caught it
+
+
 _has_begun = False
 
 
@@ -98,7 +121,8 @@ def begin_task() -> None:
 
     What it has loaded is left out of garbage collections. Spark collects garbage after each task. With Arrow,
     pandas and these packages that looks through 60 000 objects, all of them needed: 30 to 45 ms of processor
-    time, more than many a task. And memory of freed arrays is kept, see `keep_freed_memory`.
+    time, more than many a task. And memory of freed arrays is kept, see `keep_freed_memory`. Where Spark
+    wants no more of the rows, the process will end without a trace.
 
     >>> before = gc.get_freeze_count()
     >>> begin_task()  # in no task
@@ -109,6 +133,7 @@ def begin_task() -> None:
     if not _has_begun and TaskContext.get() is not None:
         _has_begun = True
         gc.freeze()
+        sys.stderr = _Stderr(sys.stderr)
         keep_freed_memory()
 
 
