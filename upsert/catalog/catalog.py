@@ -26,7 +26,7 @@ from upsert.managed import frames
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import mode_of
 from upsert.schema import Index, TableSchema, listed
-from upsert.spark.connect import is_connect
+from upsert.spark.connect import check_is_session, is_connect
 from upsert.store import Table
 from upsert.store.predicate import Where
 from upsert.store.table_options import SINK_MATERIALIZE
@@ -153,7 +153,7 @@ class Catalog:
         if not isinstance(text, str):
             raise SchemaError(f"statement: must be a text of SQL, got {type(text).__name__}; write it in SQL")
         if spark is not None:
-            _check_session(spark, "statement: its second argument", "give values of parameters as args=…")
+            check_is_session(spark, "statement: its second argument", "give values of parameters as args=…")
         with own_errors_first():
             statement = bound(parse(read_by(spark, text)), args)
             result = execute(self.context, statement, spark)
@@ -228,7 +228,7 @@ class Catalog:
         """
         from upsert.catalog.run.connector_changes import start_mirror
 
-        _check_session(spark, "mirror: its first argument", "write mirror(spark, name)")
+        check_is_session(spark, "mirror: its first argument", "write mirror(spark, name)")
         return start_mirror(self.context, name, spark, trigger, checkpoints)
 
     def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
@@ -247,7 +247,7 @@ class Catalog:
         if (connected := self.connected(name)) is not None:
             return with_declared(connected.read_changes(spark, **options), self.schema(name))
         table = self.context.managed(name)
-        _check_session(spark, "read_changes: its first argument", "write read_changes(spark, name)")
+        check_is_session(spark, "read_changes: its first argument", "write read_changes(spark, name)")
         df = frames.read_changes(spark, table.path, **metadata_options(table.schema), **options)
         return with_declared(df, table.schema)
 
@@ -290,7 +290,7 @@ class Catalog:
         own, system = split(name)
         connected = None if system is not None else self.connected(name)
         if system is None and connected is None:
-            _check_session(spark, "read: its first argument", "write read(spark, name)")
+            check_is_session(spark, "read: its first argument", "write read(spark, name)")
             return read_managed(spark, self.context.managed(name), snapshot, columns, where)
         if columns is not None or where is not None:
             raise ConfigurationError(
@@ -537,7 +537,7 @@ class Catalog:
         """
         from upsert.catalog.expose import expose
 
-        _check_session(spark, "expose: its argument", "write expose(spark)")
+        check_is_session(spark, "expose: its argument", "write expose(spark)")
         names = expose(self.context, spark)
         self.context.exposed_to.add(spark)
         return names
@@ -626,9 +626,3 @@ class Catalog:
         query = statement.execute(table_ref.tables, given, self.context.optimized, self.context.in_arrow)
         self._follow()
         return query
-
-
-def _check_session(given: object, what: str, instead: str) -> None:
-    """Refuse what is no Spark session, of whichever kind, before it fails somewhere inside."""
-    if not hasattr(given, "createDataFrame"):
-        raise ConfigurationError(f"{what} must be a Spark session, got {type(given).__name__}; {instead}")

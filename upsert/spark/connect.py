@@ -24,6 +24,17 @@ def is_connect(of: SparkSession | DataFrame) -> bool:
     return type(of).__module__.startswith("pyspark.sql.connect.")
 
 
+def check_is_session(given: object, what: str, instead: str) -> None:
+    """Refuse what is no Spark session, of whichever kind, before it fails somewhere inside.
+
+    >>> check_is_session(7, "expose: it", "write expose(spark)")
+    Traceback (most recent call last):
+    upsert.errors.ConfigurationError: expose: it must be a Spark session, got int; write expose(spark)
+    """
+    if not hasattr(given, "createDataFrame"):
+        raise ConfigurationError(f"{what} must be a Spark session, got {type(given).__name__}; {instead}")
+
+
 def check_runs(spark: SparkSession) -> None:
     """Refuse a session that was stopped: what Spark says then is of its inside, or of a format that it lacks.
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from upsert.spark.connect import needs_classic
+from upsert.spark.connect import check_is_session, needs_classic
 
 _SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -37,11 +37,15 @@ def configure(spark: SparkSession) -> SparkSession:
     Returns:
         The session.
 
+    Raises:
+        ConfigurationError: it is no session, or one of Spark Connect.
+
     Example:
         >>> spark = configure(spark)
         >>> spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
         '100000'
     """
+    check_is_session(spark, "configure: its argument", "write configure(builder.getOrCreate())")
     needs_classic(spark, "configure", "give these settings to the server when it starts")
     settings = dict(_SETTINGS)
     if is_local(spark, ""):

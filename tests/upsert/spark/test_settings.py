@@ -1,9 +1,12 @@
 """The settings that a session is given where it has none."""
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 
 import deltajoin
+from upsert.errors import ConfigurationError
 
 pytestmark = pytest.mark.spark
 
@@ -40,3 +43,9 @@ def test_other_file_systems_keep_the_checkpoints_of_spark(session: SparkSession)
     deltajoin.configure(session)
     assert session.conf.get(CHECKPOINTS, None) is None
     assert session.conf.get(RECORDS) == "100000"
+
+
+def test_a_builder_is_told_to_make_its_session_first() -> None:
+    builder: Any = SparkSession.builder
+    with pytest.raises(ConfigurationError, match=r"must be a Spark session, got Builder; .*getOrCreate"):
+        deltajoin.configure(builder)
