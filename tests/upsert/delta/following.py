@@ -140,7 +140,6 @@ def test_many_versions_are_one_micro_batch_and_leave_their_net_changes(orders: O
     assert orders.catalog.table("orders").snapshot().id == before + 1
 
 
-@pytest.mark.long
 def test_a_micro_batch_that_comes_again_counts_once(orders: Orders) -> None:
     """Spark repeats a micro-batch of which its checkpoint does not say that it is done."""
     orders.insert(1, 2, 3)
