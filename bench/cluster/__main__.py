@@ -198,7 +198,7 @@ def plot(runs: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4), layout="constrained")
     for name in dict.fromkeys(run["workload"] for run in runs):
         own = [run for run in runs if run["workload"] == name and run["caches"] == "own caches"]
         x = [run["executors"] for run in own]
@@ -209,8 +209,8 @@ def plot(runs: list[dict[str, Any]], path: Path) -> None:
         axis.set_xticks(sorted({run["executors"] for run in runs}))
     for axis, label in zip(axes, ("rows a second", "requests", "MB read from the store"), strict=True):
         axis.set(xlabel="executors of one core", ylabel=label, ylim=(0, None))
-        axis.legend()
-    figure.tight_layout()
+    lines = axes[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 

@@ -253,12 +253,14 @@ def plot(report: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     measured = report["systems"]
-    figure, (times, sizes, waits) = pyplot.subplots(1, 3, figsize=(15, 4), width_ratios=(2, 1, 2))
+    figure, (times, sizes, waits) = pyplot.subplots(
+        1, 3, figsize=(15, 4.4), width_ratios=(2, 1, 2), layout="constrained"
+    )
     for result in measured.values():
         x = [step["rows"] / 1e6 for step in result["steps"]]
         times.plot(x, [step["seconds"] for step in result["steps"]], marker="o", label=result["title"])
     times.set(xlabel="million rows a side", ylabel="seconds per micro-batch", ylim=(0, None))
-    times.legend()
+    times.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
     titles = [result["title"].replace(", ", ",\n") for result in measured.values()]
     sizes.barh(titles, [result["checkpoint_bytes"] / 1e6 for result in measured.values()])
     sizes.set(xscale="log", xlabel="checkpoint with state, MB")
@@ -269,7 +271,6 @@ def plot(report: dict[str, Any], path: Path) -> None:
         waits.axhline(99, linestyle=":")
         title = f"{report['latency']['changes_a_second']:,} changes a second"
         waits.set(xlabel="ms from a change to its result", ylabel="% of commits", xlim=(0, None), title=title)
-    figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 

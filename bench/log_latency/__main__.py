@@ -179,15 +179,15 @@ def plot(measured: dict[str, dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True)
+    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
     for panel, (by, title) in zip(panels, (("query", "in a query"), ("reader", "reader alone")), strict=True):
         for way in measured.values():
             found = sorted(way[by]["all_ms"])
             panel.plot(found, np.arange(1, len(found) + 1) / len(found) * 100, label=way["title"])
         panel.set(xlabel="ms from the beginning of a commit to its rows", title=title, xlim=(0, None))
     panels[0].set(ylabel="% of commits")
-    panels[1].legend()
-    figure.tight_layout()
+    lines = panels[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(path, dpi=120)
 
 

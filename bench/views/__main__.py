@@ -299,7 +299,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     scales = sorted({row["scale"] for row in rows})
-    figure, axes = pyplot.subplots(len(scales), 1, figsize=(12, 3.5 * len(scales)), squeeze=False)
+    figure, axes = pyplot.subplots(
+        len(scales), 1, figsize=(12, 3.5 * len(scales)), squeeze=False, layout="constrained"
+    )
     for scale, (axis,) in zip(scales, axes, strict=True):
         for share in sorted({row["share"] for row in rows}):
             own = [row for row in rows if (row["scale"], row["share"]) == (scale, share)]
@@ -310,8 +312,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         axis.set(
             yscale="log", title=f"scale {scale:g}", ylabel="Spark's query ÷ refresh", xlabel="TPC-H query"
         )
-        axis.legend()
-    figure.tight_layout()
+        axis.yaxis.set_major_formatter("{x:g}×")
+    points = axes[-1][0].get_legend_handles_labels()
+    figure.legend(*points, loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path, dpi=120)
 
 
