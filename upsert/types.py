@@ -99,6 +99,15 @@ def time_digits(type_: pa.DataType) -> int:
     return 10 - len(str(NANOS[type_]))
 
 
+def units_of_day(type_: pa.DataType) -> int:
+    """How many units of a time of day a day has; as many as values that are one.
+
+    >>> units_of_day(pa.time32("s"))
+    86400
+    """
+    return 86_400 * 10**9 // NANOS[type_]
+
+
 _CLOCK: Final = r"[0-2][0-9]:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
 
 

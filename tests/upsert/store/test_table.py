@@ -93,6 +93,19 @@ def test_filtered_dataframe_of_pandas_is_written_without_the_numbers_of_its_rows
     assert names(table) == {3: "c"}
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame([[1, "a", "b"]], columns=["id", "name", "name"]),
+        pd.DataFrame({"id": pd.arrays.SparseArray([1]), "name": ["a"]}),
+        pd.DataFrame({"id": [1, "b"], "name": ["a", "b"]}),
+    ],
+)
+def test_dataframe_of_pandas_that_arrow_does_not_take_is_refused(frame: pd.DataFrame, table: Table) -> None:
+    with pytest.raises(SchemaError, match="rows: must be columns that have one type each, got DataFrame: "):
+        table.write(frame)
+
+
 def test_raw_changes_of_all_tasks_are_folded_together(table: Table) -> None:
     """The two halves of an update, and of a move to and fro, come from different tasks."""
     table.write(rows("+I 1 a", "+I 2 b"))

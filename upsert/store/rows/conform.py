@@ -47,7 +47,7 @@ def read_stream(given: ArrowStream) -> pa.RecordBatchReader:
     """
     try:
         return pa.RecordBatchReader.from_stream(given)
-    except pa.ArrowException as cause:
+    except (pa.ArrowException, TypeError, ValueError) as cause:
         raise SchemaError(
             f"rows: must be columns that have one type each, got {type(given).__name__}: {cause}; give a "
             "table of such columns"
@@ -216,9 +216,11 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
             f"{owner}: column {column.name!r} must be {types.sql_name(column.type)}, got Arrow type "
             f"{values.type}; cast it before writing"
         )
+    if any(map(pa.types.is_time, types.within(column.type))):
+        _check_times(one_array(values), column.name, owner)
     try:
         cast = values if values.type == column.type else cast_to(values, column.type)
-    except pa.ArrowInvalid as cause:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
         raise SchemaError(
             f"{owner}: column {column.name!r} must hold values of {types.sql_name(column.type)}, "
             f"got others: {cause}"
@@ -366,6 +368,24 @@ def _check_inner_nulls(array: pa.Array, name: str, owner: str) -> None:
             )
         if not types.is_scalar(field.type):
             _check_inner_nulls(values, name, owner)
+
+
+def _check_times(array: pa.Array, name: str, owner: str) -> None:
+    """Refuse times of day below 00:00 or from 24:00 on: Arrow has such, and its casts make others of them."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_time(array.type):
+        numbers = array.cast(pa.int32() if array.type.bit_width == 32 else pa.int64()).drop_null()
+        is_outside = pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, types.units_of_day(array.type)))
+        if outside := pc.sum(is_outside).as_py():
+            first = numbers.filter(is_outside)[0].as_py()
+            raise SchemaError(
+                f"{owner}: column {name!r} must hold times of day, from 00:00 to before 24:00, got {outside} "
+                f"others, the first of {first} {array.type.unit}; take them modulo a day"
+            )
+    elif pa.types.is_nested(array.type):
+        for _, values in _inner(array):
+            _check_times(values, name, owner)
 
 
 def _inner(array: pa.Array) -> list[tuple[pa.Field, Any]]:

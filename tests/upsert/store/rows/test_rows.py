@@ -101,10 +101,55 @@ def test_decimals_keep_their_value_wherever_they_are_or_are_refused(of, value):
         cast_to(pa.chunked_array([words]), pa.decimal128(38, 18))
 
 
+@pytest.mark.parametrize("type_", types.NANOS)
+@pytest.mark.parametrize(
+    ("given", "stored", "value"),
+    [
+        (lambda time: time, lambda time: time, lambda time: time),
+        (pa.large_list, pa.list_, lambda time: [None, time]),
+        (
+            lambda time: pa.struct({"at": pa.list_(time, 1)}),
+            lambda time: pa.struct({"at": pa.list_(time)}),
+            lambda time: {"at": [time]},
+        ),
+        (
+            lambda time: pa.map_(time, pa.null()),
+            lambda time: pa.map_(time, pa.string()),
+            lambda time: [(time, None)],
+        ),
+    ],
+)
+def test_times_that_no_day_has_are_refused(given, stored, value, type_):
+    """Arrow compares such, and its casts make others of them: a table that had got one could not be read."""
+    layout = Layout.of(TableSchema.of({"id": pa.int64(), "at": stored(type_)}))
+
+    def conformed(units):
+        at = pa.array([value(units)], given(types.with_numbers(type_))).cast(given(type_))
+        return conform(layout, pa.table({"id": [1], "at": at}), "table 't'")[0]
+
+    last = types.units_of_day(type_) - 1
+    assert conformed(0).num_rows == conformed(last).num_rows == 1
+    for units in (-1, last + 1):
+        with pytest.raises(
+            SchemaError, match=f"'at' must hold times of day, .*, got 1 others, .* of {units} "
+        ):
+            conformed(units)
+
+
 @pytest.mark.parametrize("given", [[{"id": 1}], {"id": [1]}, rows().to_batches()[0]])
 def test_anything_but_an_arrow_table_is_refused(given):
     with pytest.raises(SchemaError, match=r"rows must be a pyarrow\.Table or a DataFrame, got .*; make one"):
         conform(LAYOUT, given, "table 't'")
+
+
+def test_values_that_arrow_casts_to_no_column_are_refused():
+    """As which it has no cast of dictionaries of structs."""
+    layout = Layout.of(TableSchema.of({"id": pa.int64(), "at": pa.struct({"x": pa.int64()})}))
+    structs = pa.DictionaryArray.from_arrays([0], pa.array([{"x": 1}]))
+    with pytest.raises(
+        SchemaError, match=r"column 'at' must hold values of STRUCT<x: BIGINT>, got others: Uns"
+    ):
+        conform(layout, pa.table({"id": [1], "at": structs}), "table 't'")
 
 
 def test_repeated_columns_are_refused():
