@@ -12,6 +12,8 @@ from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store.storage import remote_folder, storage_of
 
 TABLE_FILE: Final = "table.json"
+ENTRY_FILE: Final = "staged.json"
+"""Beside it while CREATE TABLE AS fills the table."""
 DEFINITION_FOLDER: Final = "definition"
 SNAPSHOT_FOLDER: Final = "snapshot"
 MANIFEST_FOLDER: Final = "manifest"

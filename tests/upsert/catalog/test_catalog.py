@@ -182,6 +182,38 @@ def test_file_where_the_table_should_be_is_left_alone(catalog: Catalog) -> None:
     assert path.read_text() == "notes"
 
 
+@pytest.mark.parametrize("connector", ["", " WITH ('connector' = 'delta', 'path' = '/data/o')"])
+def test_folder_with_files_of_a_user_becomes_no_table(catalog: Catalog, connector: str) -> None:
+    """DROP TABLE deleted them with the table."""
+    files = [Path(catalog.warehouse) / "orders" / name for name in ("0.parquet", "1.parquet", "x/y")]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("rows")
+    for begin in ("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"):
+        with pytest.raises(ConfigurationError, match=r"one with '0\.parquet' and 2 more; move them away"):
+            catalog.sql(f"{begin} orders (id INT){connector}")
+    assert {path for path in Path(catalog.warehouse).rglob("*") if path.is_file()} == set(files)
+    assert catalog.tables() == ()
+
+
+def test_folder_that_a_killed_create_left_becomes_a_table(catalog: Catalog) -> None:
+    left = Path(catalog.warehouse) / "orders"
+    (left / "snapshot").mkdir(parents=True)
+    (left / f".table.json-{'a' * 32}.tmp").write_text("{")
+    catalog.sql(ORDERS)
+    assert catalog.tables() == ("orders",)
+
+
+def test_remains_of_a_table_without_its_definition_become_no_other_table(catalog: Catalog) -> None:
+    """Its snapshots were taken for those of the new one."""
+    catalog.sql(ORDERS)
+    table = catalog.table("orders")
+    table.write(rows(id=[1], product=["tea"]))
+    (Path(table.path) / "table.json").unlink()
+    with pytest.raises(ConfigurationError, match="must be a folder that is empty or not there yet"):
+        catalog.sql(ORDERS)
+
+
 def test_missing_table_is_told_with_a_suggestion(catalog: Catalog) -> None:
     with pytest.raises(TableNotFoundError, match="it has no tables yet"):
         catalog.table("orders")

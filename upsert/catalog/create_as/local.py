@@ -18,13 +18,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from upsert.catalog.connectors.definition import clean_up
-from upsert.catalog.create_as.stages import ENTRY_FILE, Entry, entry_of, is_visible
+from upsert.catalog.create_as.stages import Entry, entry_of, is_visible
 from upsert.catalog.warehouse import Warehouse, ddl_lock
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.failpoints import reach
 from upsert.flock import FileLock
 from upsert.store.checksums import content_of
-from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
+from upsert.store.metadata.table_file import check_unused
+from upsert.store.paths import ENTRY_FILE, SNAPSHOT_FOLDER, TABLE_FILE
 from upsert.store.storage import put_if_absent, storage_of
 from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.local import sync_folder
@@ -170,7 +171,7 @@ class LocalStages:
                 raise TableExistsError(
                     f"table {name!r} exists already; choose another name, or IF NOT EXISTS"
                 )
-            is_new = not os.path.lexists(folder)
+            check_unused(folder)
             storage_of(folder).prepare(folder)
             lease = FileLock.take(folder, is_folder=True)
             if lease is None:  # the catalog's lock excludes that
@@ -181,11 +182,7 @@ class LocalStages:
                 create(folder)
                 reach("create-as.after-table")
             except BaseException:
-                if is_new:
-                    _throw_away(self.tables, folder)
-                else:  # a user's files may be in it
-                    with suppress(FileNotFoundError):
-                        os.unlink(path)
+                _throw_away(self.tables, folder)
                 lease.release()
                 self.tables.empty_trash()
                 raise

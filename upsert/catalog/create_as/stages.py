@@ -18,8 +18,6 @@ from upsert.store import paths
 from upsert.store.checksums import parse_versioned
 from upsert.store.storage import storage_of
 
-ENTRY_FILE: Final = "staged.json"
-
 POINTS: Final = (
     "create-as.after-entry",
     "create-as.after-table",
@@ -59,12 +57,12 @@ class Entry(Jsonable):
 
 def entry_of(folder: str) -> Entry | None:
     """The entry of the table in a folder; None for one that is not, or no longer, staged."""
-    path = os.path.join(folder, ENTRY_FILE)
+    path = os.path.join(folder, paths.ENTRY_FILE)
     try:
         content = storage_of(path).read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    value = parse_versioned(content, path, ENTRY_FILE)
+    value = parse_versioned(content, path, paths.ENTRY_FILE)
     try:
         return Entry.from_json(value)
     except (KeyError, TypeError) as cause:

@@ -40,6 +40,7 @@ from upsert.store.metadata.definition import Definition, format_of
 from upsert.store.metadata.looks import seen_once
 from upsert.store.storage import put_if_absent, storage_of, swapping
 from upsert.store.storage.base import Versioned
+from upsert.store.storage.local import TEMPORARY_SUFFIX
 
 STAGE: Final = "stage"
 _TEXTS: Final = frozenset({"folder", "owner", "mode", "checkpoint"})
@@ -174,8 +175,9 @@ def publish_pointer(folder: str, value: Mapping[str, Any], prepared: str) -> boo
     ``UnknownOutcomeError`` it may have been published.
 
     Raises:
-        ConfigurationError: the folder cannot be made or written.
+        ConfigurationError: the folder cannot be made or written, or has files that are not a table's.
     """
+    check_unused(folder)
     try:
         storage_of(folder).prepare(prepared)
         return _published(folder, value)
@@ -184,6 +186,35 @@ def publish_pointer(folder: str, value: Mapping[str, Any], prepared: str) -> boo
             f"table path must be a folder that can be written, got {folder!r}: "
             f"{os.strerror(cause.errno or 0)}"
         ) from cause
+
+
+def check_unused(folder: str) -> None:
+    """Refuse a local folder with anything but a table, or what a killed CREATE TABLE has left.
+
+    What else lies in it would be deleted with the table, and old files of a table would be taken for its own.
+    """
+    if not storage_of(folder).is_local:
+        return
+    try:
+        names = set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return  # who makes the folder, or writes into it, says what is wrong
+    if paths.TABLE_FILE in names:
+        return
+    found = sorted(name for name in names if not _is_left(folder, name))
+    if found and not os.path.exists(os.path.join(folder, paths.TABLE_FILE)):  # else created meanwhile
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise ConfigurationError(
+            f"table path {folder!r} must be a folder that is empty or not there yet, for DROP TABLE deletes "
+            f"all of it, got one with {found[0]!r}{more}; move them away, or choose another name"
+        )
+
+
+def _is_left(folder: str, name: str) -> bool:
+    if name == paths.SNAPSHOT_FOLDER:
+        path = os.path.join(folder, name)
+        return os.path.isdir(path) and not os.listdir(path)
+    return name == paths.ENTRY_FILE or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
 
 
 def _published(folder: str, value: Mapping[str, Any]) -> bool:

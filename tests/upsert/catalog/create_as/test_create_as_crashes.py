@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upsert.catalog.create_as.filled import SCHEMA, Filled, lives_in
+from tests.upsert.catalog.create_as.filled import Filled, lives_in
 from tests.upsert.store.disk import KILLED, finish, run, start
 from upsert.catalog.create_as import stages
 from upsert.catalog.create_as.create_as import fill_table, replace_table
@@ -18,7 +18,6 @@ from upsert.catalog.create_as.stages import Entry
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, TableExistsError
-from upsert.store import Table
 
 STORE_POINTS = ("data.after-file", "commit.after-manifest", "publish.before-link:2", "publish.after-link:2")
 CREATE_POINTS = ("after-entry", "after-table", "after-fill", "after-done")
@@ -68,17 +67,13 @@ def test_killed_while_a_table_is_replaced(point: str, tmp_path: Path) -> None:
     assert left_over(tmp_path) == []
 
 
-def test_what_a_user_has_in_the_folder_stays_where_no_table_can_be_made(tmp_path: Path) -> None:
-    """It was deleted with what the statement had begun."""
+def test_what_a_user_has_in_the_folder_stays_and_no_table_is_made_there(tmp_path: Path) -> None:
+    """It was deleted with the table, or with what a killed statement had begun."""
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "rows.csv").write_text("1,2")
-
-    def refuse(folder: str) -> None:
-        Table.create(folder, SCHEMA, {"buckets": "2"})
-
     for _ in "12":
-        with pytest.raises(ConfigurationError, match="did you mean 'bucket'"):
-            tables_of(tmp_path).begin("t", Entry.of_this_process("batch"), refuse)
+        with pytest.raises(ConfigurationError, match=r"got one with 'rows.csv'; move them away"):
+            tables_of(tmp_path).begin("t", Entry.of_this_process("batch"), pytest.fail)
         assert [path.name for path in tmp_path.rglob("*.*")] == ["rows.csv"]
 
 
