@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import tempfile
 import time
@@ -35,6 +36,9 @@ _SETTINGS: Final = (
 )
 _STALE_S: Final = 86_400.0
 """Age of a temporary file whose process is taken to be dead."""
+_COPY: Final = re.compile("[0-9a-f]{64}")
+_NEW: Final = re.compile("[0-9a-f]{32}")
+"""Names of copies and of files that are being written: a folder that was set may have others in it."""
 _LOCKS: Final = 64
 _TRIES: Final = 10
 
@@ -162,6 +166,8 @@ class LocalCache:
         used = []
         with os.scandir(os.path.join(self.folder, "files")) as entries:
             for entry in entries:
+                if not _COPY.fullmatch(entry.name):
+                    continue
                 try:
                     found = entry.stat()
                 except FileNotFoundError:
@@ -183,7 +189,7 @@ class LocalCache:
         limit = time.time() - _STALE_S
         for path in Path(self.folder, "new").iterdir():
             try:
-                if path.stat().st_mtime < limit:
+                if _NEW.fullmatch(path.name) and path.stat().st_mtime < limit:
                     path.unlink()
             except FileNotFoundError:
                 continue  # its process has just finished it

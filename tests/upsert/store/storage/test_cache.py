@@ -3,6 +3,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -133,11 +134,21 @@ def test_a_download_that_fails_leaves_nothing_and_the_error_is_told(tmp_path: Pa
 
 def test_what_a_killed_process_was_writing_is_swept(tmp_path: Path) -> None:
     copies = LocalCache(str(tmp_path), 30)
-    left = tmp_path / "new" / "left"
+    left = tmp_path / "new" / uuid4().hex
     left.touch()
     os.utime(left, (0, 0))
     Source().read(copies, "a")
     assert not left.exists()
+
+
+def test_files_of_others_in_the_folder_make_no_room_and_are_not_swept(tmp_path: Path) -> None:
+    copies = LocalCache(str(tmp_path), 30)
+    others = [tmp_path / name for name in ("files/notes.txt", "new/notes.txt")]
+    for other in others:
+        other.write_bytes(b"x" * 40)
+        os.utime(other, (0, 0))
+    Source().read(copies, "a")
+    assert [other.stat().st_size for other in others] == [40, 40]
 
 
 def test_folder_and_size_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
