@@ -197,6 +197,11 @@ class Databases:
                         "CASCADE"
                     )
                 if storage_of(self.folder).is_local:
+                    if others := tables.files_of_others():
+                        raise ConfigurationError(
+                            f"database {name!r} must have nothing but tables, for its folder "
+                            f"{tables.folder!r} is deleted, it has {', '.join(others)}; move them away"
+                        )
                     top.throw_away(tables.folder)
                 else:
                     for table in names:

@@ -125,6 +125,16 @@ class Warehouse:
             return ()
         return tuple(compress(entries, of_each(storage, self._has, entries)))
 
+    def files_of_others(self) -> list[str]:
+        """Names in the folder, sorted, that are neither a table nor what statements make or leave there."""
+        names = sorted(name for name in os.listdir(self.folder) if not name.startswith("."))
+        places = ((name, os.path.join(self.folder, name)) for name in names)
+        return [
+            name
+            for name, path in places
+            if os.path.islink(path) or not os.path.isdir(path) or table_file.files_of_others(path)
+        ]
+
     def path(self, name: str) -> str:
         """The folder of a table, whether it exists or not: directly in the warehouse, and not behind a link.
 

@@ -193,21 +193,23 @@ def check_unused(folder: str) -> None:
 
     What else lies in it would be deleted with the table, and old files of a table would be taken for its own.
     """
-    if not storage_of(folder).is_local:
-        return
-    try:
-        names = set(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return  # who makes the folder, or writes into it, says what is wrong
-    if paths.TABLE_FILE in names:
-        return
-    found = sorted(name for name in names if not _is_left(folder, name))
-    if found and not os.path.exists(os.path.join(folder, paths.TABLE_FILE)):  # else created meanwhile
+    if storage_of(folder).is_local and (found := files_of_others(folder)):
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise ConfigurationError(
             f"table path {folder!r} must be a folder that is empty or not there yet, for DROP TABLE deletes "
             f"all of it, got one with {found[0]!r}{more}; move them away, or choose another name"
         )
+
+
+def files_of_others(folder: str) -> list[str]:
+    """Names in a local folder that is no table, sorted, but for what a killed CREATE TABLE has left."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []  # who makes the folder, or writes into it, says what is wrong
+    found = sorted(name for name in names if not _is_left(folder, name))
+    # it is looked for afterwards: a table may be created meanwhile
+    return [] if os.path.exists(os.path.join(folder, paths.TABLE_FILE)) else found
 
 
 def _is_left(folder: str, name: str) -> bool:

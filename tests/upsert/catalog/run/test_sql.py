@@ -295,6 +295,25 @@ class TestDatabases:
         with pytest.raises(DatabaseNotFoundError, match="database 'shop' does not exist"):
             catalog.sql("CREATE TABLE shop.t (a INT)")
 
+    @pytest.mark.parametrize("drop", ["DROP DATABASE shop", "DROP DATABASE IF EXISTS shop CASCADE"])
+    def test_database_of_another_system_is_not_dropped(self, catalog: Catalog, drop: str) -> None:
+        """It went with its files: a folder of Spark's or Hive's warehouse has such a name too."""
+        catalog.sql("CREATE DATABASE shop")
+        folder = Path(catalog.warehouse) / "shop.db"
+        for file in (folder / "orders" / "part-0.parquet", folder / "notes.txt"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("rows")
+        with pytest.raises(ConfigurationError, match=r"it has notes\.txt, orders; move"):
+            catalog.sql(drop)
+        assert {path.name for path in folder.rglob("*")} == {"orders", "part-0.parquet", "notes.txt"}
+
+    def test_database_with_what_killed_statements_left_is_dropped(self, catalog: Catalog) -> None:
+        catalog.sql("CREATE DATABASE shop")
+        for left in ("begun/snapshot", f".dropped-{'a' * 32}/bucket-0"):
+            (Path(catalog.warehouse) / "shop.db" / left).mkdir(parents=True)
+        catalog.sql("DROP DATABASE shop")
+        assert os.listdir(catalog.warehouse) == []
+
     @pytest.mark.parametrize(
         ("text", "error", "message"),
         [
