@@ -270,10 +270,11 @@ def _is_literal(node: exp.Expr) -> bool:
 def literal_tree(value: object) -> exp.Expr | None:
     """A value as the literal that means the same to Spark and to the store; None where there is none.
 
-    A float is a DOUBLE, its literal a DECIMAL; what a time without a zone means is Spark's matter.
+    A float is a DOUBLE, so its literal has an exponent; what a time without a zone means is Spark's matter,
+    and so are those before 1900, where Java's calendar begins to differ.
 
-    >>> [literal_tree(value).sql() for value in (7, Decimal("7"), Decimal("-1E+3"))]
-    ['7', '7.', '-1000.']
+    >>> [literal_tree(value).sql() for value in (7, Decimal("7"), Decimal("-1E+3"), -0.5)]
+    ['7', '7.', '-1000.', '-0.5e0']
     """
     match value:
         case None:
@@ -281,13 +282,22 @@ def literal_tree(value: object) -> exp.Expr | None:
         case bool():
             return exp.Boolean(this=value)
         case int() if -1 << 63 <= value < 1 << 63:
-            return exp.Literal.number(value)
+            return exp.Literal.number(int(value))  # the text of one of an enum is its name
+        case float() if math.isfinite(value):
+            text = repr(abs(float(value))).replace("e+", "e")
+            literal = exp.Literal.number(text if "e" in text else f"{text}e0")
+            return exp.Neg(this=literal) if math.copysign(1, value) < 0 else literal
         case Decimal() if value.is_finite():
             text = format(value.copy_abs(), "f")
             literal = exp.Literal.number(text if "." in text else f"{text}.")
             return exp.Neg(this=literal) if value < 0 else literal
         case str():
-            return exp.Literal.string(value)
+            return exp.Literal.string(str.__str__(value))  # likewise
+        case datetime() if value.tzinfo is not None and 1900 < value.year < 9999:
+            text = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z"
+            return exp.Cast(
+                this=exp.Literal.string(text), to=exp.DataType.build("timestamp", dialect="spark")
+            )
         case date() if not isinstance(value, datetime):
             return exp.Cast(this=exp.Literal.string(value.isoformat()), to=exp.DataType.build("date"))
     return None

@@ -1,7 +1,8 @@
 """Parameters of statements: which have values, how they reach Spark, the store, and conditions on files."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
+from tests.upsert.catalog.run.without_spark.beside_spark import UTC_SESSION, without
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.sql.parameters import bound, parameters, written
@@ -66,9 +68,12 @@ def test_values_are_bound_in_the_order_of_their_marks(
 
 def test_conditions_on_values_are_those_on_literals() -> None:
     """So files are left out, and the store deletes, as if the values had been written."""
+    at = datetime(2020, 10, 1, 8, 0, 0, 5, timezone(timedelta(hours=2)))
     values = {"i": -3, "d": Decimal(f"-{'9' * 38}"), "s": "it's", "day": date(2020, 10, 1), "yes": True}
+    values |= {"x": -1e22, "y": 0.1, "at": at}
     written = f"a = -3 AND b > -{'9' * 38}. AND c = 'it''s' AND e < DATE '2020-10-01' AND f = TRUE"
-    marked = "a = :i AND b > :d AND c = :s AND e < :day AND f = :yes"
+    written += " AND g > -1e22 AND h > 0.1e0 AND i < TIMESTAMP '2020-10-01 06:00:00.000005Z'"
+    marked = "a = :i AND b > :d AND c = :s AND e < :day AND f = :yes AND g > :x AND h > :y AND i < :at"
     for head in ("SELECT * FROM t", "DELETE FROM t"):
         given: Any = bound(parse(f"{head} WHERE {marked}"), values)
         alike: Any = parse(f"{head} WHERE {written}")
@@ -77,8 +82,29 @@ def test_conditions_on_values_are_those_on_literals() -> None:
         assert wheres[0] == wheres[1]
         if head.startswith("DELETE"):
             assert given.condition == alike.condition
-    times: Any = bound(parse("SELECT * FROM t WHERE a < :t AND b > :f"), {"t": datetime.now(UTC), "f": 0.1})
-    assert times.query.references[0].where == ()
+    no_literals = {"now": at.replace(tzinfo=None), "old": at.replace(year=1582), "nan": float("nan")}
+    marks: Any = bound(parse("SELECT * FROM t WHERE a < :now AND b > :old AND c = :nan"), no_literals)
+    assert marks.query.references[0].where == ()
+
+
+class Colour(str, Enum):  # noqa: UP042  (the text of a StrEnum is its value)
+    RED = "red"
+
+
+class Size(int, Enum):
+    SMALL = 1
+
+
+def test_values_need_no_spark(tmp_path: Path) -> None:
+    """Members of an enum have their name as their text."""
+    catalog = Catalog(tmp_path)
+    catalog.context.settings = UTC_SESSION
+    types = "s STRING, i INT, d DOUBLE, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED"
+    catalog.sql(f"CREATE TABLE t (id INT, {types})")
+    values = [7, Colour.RED, Size.SMALL, -2.5e-7, datetime(2020, 10, 1, 8, tzinfo=UTC)]
+    without(catalog, "INSERT INTO t VALUES (?, ?, ?, ?, ?)", values)
+    found: Any = without(catalog, "SELECT * FROM t WHERE s = ? AND i = ? AND d = ? AND at = ?", values[1:])
+    assert found.rows.to_pylist() == [dict(zip(("id", "s", "i", "d", "at"), values, strict=True))]
 
 
 def test_names_of_parameters() -> None:

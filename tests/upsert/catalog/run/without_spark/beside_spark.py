@@ -18,6 +18,7 @@ from upsert.catalog.results import Found, Frame, Result
 from upsert.catalog.run import insert, row_changes
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import UpsertError
+from upsert.sql.parameters import Args
 
 KINDS = (
     "CREATE TABLE kinds (id BIGINT, small SMALLINT, tiny TINYINT, whole INT, flag BOOLEAN, ratio DOUBLE, "
@@ -35,13 +36,13 @@ UTC_SESSION = {"spark.sql.session.timeZone": "UTC"}
 """Of the tests' session."""
 
 
-def without(catalog: Catalog, text: str) -> Result:
+def without(catalog: Catalog, text: str, args: Args | None = None) -> Result:
     """What a statement gives in a thread that has no session."""
     found: list[Result | BaseException] = []
 
     def execute() -> None:
         try:
-            found.append(catalog.sql(text))
+            found.append(catalog.sql(text, args=args))
         except BaseException as error:
             found.append(error)
 
