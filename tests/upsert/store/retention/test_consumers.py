@@ -120,6 +120,16 @@ def test_a_hold_of_an_expired_state_that_compaction_stands_for_is_one_of_that_st
     assert table.changes(10).num_rows == 2
 
 
+def test_a_consumer_that_reads_on_from_a_tag_does_not_stop_expiry(table: Table) -> None:
+    """The tag keeps what it needs; of what has followed there is nothing left to keep."""
+    table.tag("third", 3)
+    table.expire(keep=3)
+    table.hold("reader", Version.complete(3))
+    table.expire(keep=1)
+    assert kept(table) == []
+    assert table.changes(3).num_rows == 2
+
+
 def test_wrong_holds_are_refused(table: Table) -> None:
     for lease in (0, float("inf"), float("nan"), 1e306, 1e12):
         with pytest.raises(ConfigurationError, match="0 s and no longer than 1000 years, got") as refused:
@@ -129,6 +139,8 @@ def test_wrong_holds_are_refused(table: Table) -> None:
         table.hold("a/b", Version.complete(3))
     with pytest.raises(ConfigurationError, match="must be between 0 and the latest"):
         table.hold("reader", Version.complete(11))
+    with pytest.raises(ConfigurationError, match="where it reads on must be a Version, got 3; write"):
+        table.hold("reader", 3)  # type: ignore[arg-type]
     assert table.release("nobody") is False
     assert table.consumers() == ()
 

@@ -96,6 +96,19 @@ def test_a_commit_that_does_not_show_is_noticed_although_it_has_expired(table: T
         table.advance(Version.complete(before.data_version))
 
 
+def test_a_tag_keeps_no_file_that_was_begun_before_it_and_committed_after_it(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, {"bucket": "1", "write-only": "true"})
+    table.write(rows({1: 10}))
+    staged = [table.stage(rows({2: 20}), order="rows")]
+    table.write(rows({1: 11}))
+    table.tag("between")
+    table.commit(staged)
+    table.compact()
+    table.expire(keep=1)
+    assert_nothing_is_left_over(table)
+    assert values_at(table, "between") == {1: 11}
+
+
 def test_deleting_a_tag_gives_back_what_only_it_needed(table: Table) -> None:
     (tag,) = table.tags()
     table.tag("again", "third")
@@ -171,6 +184,16 @@ def test_a_tag_that_a_consumer_reads_on_from_is_not_deleted(table: Table) -> Non
     assert values_at(table, "third") == THIRD
     table.release("reader")
     table.delete_tag("third")
+
+
+def test_one_of_two_tags_that_a_consumer_reads_on_from_is_deleted(table: Table) -> None:
+    (tag,) = table.tags()
+    table.tag("again", "third")
+    table.hold("reader", Version.complete(tag.snapshot.data_version))
+    table.delete_tag("third")
+    assert values_at(table, tag.snapshot.id) == THIRD
+    with pytest.raises(ConfigurationError, match="'reader' reads on from"):
+        table.delete_tag("again")
 
 
 def test_so_it_is_where_the_consumer_names_a_compaction_of_the_tagged_rows(tmp_path: Path) -> None:
