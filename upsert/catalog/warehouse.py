@@ -208,6 +208,11 @@ class Warehouse:
     def not_found(self, name: str) -> TableNotFoundError:
         """The error for an unknown table, with the names that exist."""
         known = self.names()
+        if not known and storage_of(self.folder).is_local and not os.path.isdir(self.folder):
+            return TableNotFoundError(
+                f"table {name!r} does not exist in {self.folder!r}, which is no folder yet; CREATE TABLE "
+                "makes it, or correct the warehouse's path"
+            )
         hint = suggestion(name, known, "tables are") if known else "it has no tables yet"
         return TableNotFoundError(f"table {name!r} does not exist in {self.folder!r}; {hint}")
 

@@ -215,6 +215,9 @@ def test_remains_of_a_table_without_its_definition_become_no_other_table(catalog
 
 
 def test_missing_table_is_told_with_a_suggestion(catalog: Catalog) -> None:
+    with pytest.raises(TableNotFoundError, match="which is no folder yet; CREATE TABLE makes it, or correct"):
+        catalog.table("orders")
+    os.makedirs(catalog.warehouse)
     with pytest.raises(TableNotFoundError, match="it has no tables yet"):
         catalog.table("orders")
     catalog.sql(ORDERS)
