@@ -494,10 +494,12 @@ class Catalog:
         """
         from upsert.catalog.query_recorder import QueryRecorder
 
+        recorders = self.context.recorders
+        for closed in [of for of, one in recorders.items() if one.is_closed]:
+            del recorders[closed]  # it has the session
         of = spark, self.warehouse
-        found = self.context.recorders.get(of)
-        if found is None or found.is_closed:
-            found = self.context.recorders[of] = QueryRecorder(self.warehouse)
+        if (found := recorders.get(of)) is None:
+            found = recorders[of] = QueryRecorder(self.warehouse)
             found.start(spark)
         return found
 

@@ -154,6 +154,7 @@ class QueryRecorder(ProgressListener):
                 del self._records[id]
                 self._unwritten.pop(id, None)
                 self._met.discard(id)  # its file knows what is forgotten here
+                self._asked.discard(id)
             self._unwritten[record.id] = None
             self._woken.notify_all()
 

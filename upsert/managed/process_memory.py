@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 import resource
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 
 _UNIT: Final = 1 if sys.platform == "darwin" else 1024
 _STATUS: Final = Path("/proc/self/status")
 _PEAK: Final = re.compile(rb"^VmHWM:\s*(\d+) kB$", re.MULTILINE)
+
+KEPT: Final = 1_000
+"""Queries whose workers are remembered; of more, those that told nothing for longest go."""
+
 _WORKERS: Final[dict[str, int]] = {}
+_LOCK: Final = threading.Lock()
 
 
 def peak_bytes() -> int:
@@ -34,7 +40,10 @@ def peak_bytes() -> int:
 
 def note_worker(query: str, peak: int) -> None:
     """A worker has told its peak, after a task of a query with this id."""
-    _WORKERS[query] = max(peak, _WORKERS.get(query, 0))
+    with _LOCK:
+        _WORKERS[query] = max(peak, _WORKERS.pop(query, 0))
+        while len(_WORKERS) > KEPT:
+            del _WORKERS[next(iter(_WORKERS))]
 
 
 def worker_peak(query: str) -> int:
@@ -45,4 +54,5 @@ def worker_peak(query: str) -> int:
     >>> worker_peak("8f14e45f"), worker_peak("c9f0f895")
     (7, 0)
     """
-    return _WORKERS.get(query, 0)
+    with _LOCK:
+        return _WORKERS.get(query, 0)

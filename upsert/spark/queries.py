@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,6 +72,20 @@ def is_running(query: StreamingQuery) -> bool:
         return query.isActive
     except _SESSION_ENDED:
         return False
+
+
+def forget_ended(queries: MutableMapping[str, StreamingQuery]) -> None:
+    """Take the queries that have ended out of some that a session has: each holds its plans in the JVM.
+
+    >>> from types import SimpleNamespace as Query
+    >>> queries = {"ended": Query(isActive=False), "runs": Query(isActive=True)}
+    >>> forget_ended(queries)
+    >>> [*queries]
+    ['runs']
+    """
+    for key, query in [*queries.items()]:
+        if not is_running(query):
+            queries.pop(key, None)
 
 
 def stop_query(spark: SparkSession, id: str) -> bool:

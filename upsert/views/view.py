@@ -30,6 +30,7 @@ from upsert.registration import register
 from upsert.schema import FieldId, TableSchema
 from upsert.show import html
 from upsert.spark.connect import needs_classic
+from upsert.spark.queries import forget_ended
 from upsert.spark.query_writer import QueryWriter, triggered
 from upsert.spark.reads import load_stream
 from upsert.sql.query import QueryText, Reference
@@ -478,6 +479,7 @@ class View:
             told.collect()  # for Spark's progress, once what it tells of has been done
 
         query = triggered(writer.foreachBatch(keep), trigger).start()
+        forget_ended(self.running)
         self.running[self.table.path] = query
         return query
 

@@ -408,6 +408,28 @@ def test_a_query_that_a_driver_has_forgotten_keeps_what_earlier_runs_told(
     assert [(len(one.batches), one.totals.batches) for one in found] == [(2, 2), (2, 2)]
 
 
+def test_nothing_is_left_of_a_query_that_a_driver_has_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_recorder, "_KEPT_QUERIES", 1)
+    recorder = QueryRecorder(str(tmp_path), Clock())
+    recorder.onQueryStarted(started())
+    recorder._met.add(ID)  # as its thread does, which does not run here
+    recorder._asked.add(ID)
+    recorder.onQueryTerminated(terminated())
+    recorder.onQueryStarted(started(str(uuid.uuid4())))
+    assert ID not in recorder._met | recorder._asked
+
+
+@pytest.mark.spark
+def test_a_session_is_not_held_by_a_recorder_that_is_closed(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path)
+    catalog.record_queries(spark.newSession()).close()
+    recorder = catalog.record_queries(spark)
+    assert [*catalog.context.recorders.values()] == [recorder]
+    recorder.close()
+
+
 def test_events_never_wait_for_the_storage(
     recorder: QueryRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,10 @@ def test_a_query_keeps_a_view_and_the_views_on_it(catalog: Catalog, spark: Spark
     again = catalog.view("top", spark).start()
     again.processAllAvailable()
     assert rows_of(catalog, "top") == expected(catalog, TOP)
+    for query in (running[0], again):
+        query.stop()
+    last = catalog.view("totals", spark).start()
+    assert [*catalog.context.views.values()] == [last], "what has ended is not kept with its plans"
 
 
 def test_statements(catalog: Catalog, spark: SparkSession) -> None:

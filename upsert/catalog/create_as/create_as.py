@@ -221,7 +221,8 @@ class QueryWatcher(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """The query has ended, by itself, by a user, or by a failure."""
         with self._lock:
-            self._ended[str(event.runId)] = event.exception
+            if self._run is None:  # later the run is known, and the ends of others do not count
+                self._ended[str(event.runId)] = event.exception
             is_own = str(event.runId) == self._run
         if is_own:
             self._end(event.exception)

@@ -20,7 +20,7 @@ from upsert.catalog.session import CHECKPOINT, TRIGGER
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.options import key_of
 from upsert.schema import Column, TableSchema
-from upsert.spark.queries import checkpoint_of
+from upsert.spark.queries import checkpoint_of, forget_ended
 from upsert.sql import statements as s
 from upsert.sql.show_create import declared_names
 from upsert.store import alterations as a
@@ -164,6 +164,7 @@ def start_mirror(
     if checkpoints is None and not storage_of(path).is_local:
         checkpoints = context.options.value(CHECKPOINT)
     folder = None if checkpoints is None else os.fspath(checkpoints)
+    forget_ended(context.mirrors)
     query = context.mirrors[path] = connected.keep_mirror(spark, trigger or {}, folder)
     return query
 

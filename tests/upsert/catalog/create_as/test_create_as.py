@@ -1,15 +1,19 @@
 """CREATE TABLE AS SELECT through Spark: batches, streams, replacement, hooks (FLIP-218)."""
 
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 import planner
 from tests.helpers import wait_until
 from upsert import Catalog
+from upsert.catalog.create_as.create_as import QueryWatcher
 from upsert.catalog.job_hooks import Job, JobStatusHook
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
 
@@ -217,6 +221,21 @@ def test_a_stream_that_a_user_stops_keeps_its_table_unless_asked(
     query.stop()
     wait_until(lambda: heard.said == ["copy created", "copy canceled"])
     assert ("copy" in catalog.tables()) == (not drop)
+
+
+def test_of_queries_that_end_beside_a_stream_nothing_is_kept() -> None:
+    nothing: Any = None
+    watcher = QueryWatcher(nothing, nothing, nothing, "copy", nothing, nothing)
+    first, later = (
+        QueryTerminatedEvent.fromJson(
+            {"id": str(uuid4()), "runId": str(uuid4()), "exception": None, "errorClassOnException": None}
+        )
+        for _ in range(2)
+    )
+    watcher.onQueryTerminated(first)  # while the stream starts, this may be its own
+    watcher._run = str(uuid4())
+    watcher.onQueryTerminated(later)
+    assert [*watcher._ended] == [str(first.runId)]
 
 
 def test_a_stream_that_fails_before_its_first_commit_leaves_no_table(
