@@ -261,7 +261,8 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
     _check_fixed(definition, new)
     if _content(new) == _content(definition):
         return definition
-    return replace(new, version=definition.version + 1)
+    moved = definition.moved or before.bucket != after.bucket
+    return replace(new, version=definition.version + 1, moved=moved)
 
 
 def _check_names(old: Definition, new: Definition) -> None:

@@ -76,7 +76,16 @@ FORMAT_OF_TYPES: Final = 3
 FORMAT_OF_INITIAL_VALUES: Final = 4
 """Version of a definition by which older rows have a value, where earlier releases would read NULL."""
 
-_FORMATS: Final = (FORMAT_VERSION, FORMAT_OF_RULES, FORMAT_OF_TYPES, FORMAT_OF_INITIAL_VALUES)
+FORMAT_OF_MOVED_ROWS: Final = 5
+"""Version of a definition with another number of buckets than an earlier one, by which older states lie."""
+
+_FORMATS: Final = (
+    FORMAT_VERSION,
+    FORMAT_OF_RULES,
+    FORMAT_OF_TYPES,
+    FORMAT_OF_INITIAL_VALUES,
+    FORMAT_OF_MOVED_ROWS,
+)
 _FIELD: Final = "checksum"
 _END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')
 _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
