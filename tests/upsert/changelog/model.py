@@ -89,7 +89,7 @@ class Log:
 
 
 @st.composite
-def logs(draw: Callable[..., Any], times: st.SearchStrategy[int] | None = None) -> Log:
+def logs(draw: Callable[..., Any], times: st.SearchStrategy[int | None] | None = None) -> Log:
     """Few keys of any types, so that records meet; half of the values are a few awkward ones."""
     scalar = st.sampled_from(list(KEY_VALUES))
     key_types = draw(st.lists(scalar, min_size=1, max_size=2))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import changelog
 from tests.upsert.changelog.model import Log, Model, Row, by_key, logs
-from tests.upsert.store.disk import KILLED, files_on_disk, run
+from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, files_on_disk, run
 from upsert.changelog import image_log
 from upsert.changelog.image_log import ImageLog, segments
 from upsert.changelog.normalizer import Expiry, Rules
@@ -24,6 +24,7 @@ from upsert.errors import ConfigurationError, MissingStateError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.commit.staging import StagedFiles
 
 SCHEMA = TableSchema.of({"word": pa.string(), "n": pa.int64(), "offset": pa.int64()}, primary_key=["word"])
 ROWS = SCHEMA.arrow
@@ -121,6 +122,24 @@ def test_two_attempts_at_once_do_no_harm(tmp_path: Path) -> None:
     assert advance(opened(tmp_path), 3, 4, "+U a 4 3") == rows("-U a 3 2", "+U a 4 3")
 
 
+def test_two_attempts_that_write_at_once_give_the_rows_of_the_one_that_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance(opened(tmp_path), 0, 1, "+U a 1 0")
+    stage = Table.stage
+
+    def overtaken(table: Table, *given: Any, **named: Any) -> StagedFiles:
+        monkeypatch.setattr(Table, "stage", stage)
+        advance(opened(tmp_path), 1, 3, "+U a 2 1", "+U a 3 2", "+U b 1 2")
+        return stage(table, *given, **named)
+
+    monkeypatch.setattr(Table, "stage", overtaken)
+    found = advance(opened(tmp_path), 1, 3, "+U a 2 1")
+    expected = rows("-U a 1 0", "+U a 2 1", "-U a 2 1", "+U a 3 2", "+I b 1 2")
+    assert by_key(found, ["word"]) == by_key(expected, ["word"])
+    assert_nothing_is_left_over(table_of(tmp_path))
+
+
 def test_an_attempt_that_wakes_up_batches_later_changes_nothing(tmp_path: Path) -> None:
     log = opened(tmp_path)
 
@@ -214,6 +233,14 @@ def test_expired_images_are_absent_and_dropped(tmp_path: Path) -> None:
     # without its only record the replay has no clock: what was dropped is still nothing to tell
     assert advance(opened(tmp_path, drop_every=4), 3, 5, expiry=ttl) == rows("+I c 1 15")
     assert advance(log, 5, 6, "+U a 1 16", expiry=ttl) == rows("+I a 1 16")
+
+
+def test_what_is_remembered_of_deleted_rows_is_dropped_for_its_age_too(tmp_path: Path) -> None:
+    log, ttl = opened(tmp_path, drop_every=4, order_by=["offset"]), Expiry("offset", 10)
+    advance(log, 0, 1, "+U a 1 0", "+U b 1 0", expiry=ttl)
+    advance(log, 1, 2, "-D a NULL 1", "-D b NULL 9", expiry=ttl)
+    assert advance(log, 2, 5, "+U c 1 15", expiry=ttl) == rows("+I c 1 15")
+    assert sorted(table_of(tmp_path).snapshot().scan()["word"].to_pylist()) == ["b", "c"]
 
 
 def test_ordered_images_outlive_their_rows(tmp_path: Path) -> None:
