@@ -1100,7 +1100,43 @@ def test_a_view_holds_what_its_next_refresh_reads_until_it_is_dropped(
     catalog.sql("DROP MATERIALIZED VIEW rows", spark)
     assert len(sales.consumers()) == 1
     catalog.create_view("totals", CHANGED["rows"], or_replace=True, spark=spark)
-    assert [consumer.name for consumer in sales.consumers()] == [f"view-{catalog.table('totals').uuid}"]
+    held = [f"view-{catalog.table('totals').uuid}"]
+    assert [consumer.name for consumer in sales.consumers()] == held
+    shares = "SELECT shop, CAST(1 / (n - n) AS INT) AS share"
+    by_zero = f"{shares} FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop)"
+    for name in ("other", "totals"):
+        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+            catalog.create_view(name, by_zero, or_replace=name == "totals", spark=spark)
+        assert [consumer.name for consumer in sales.consumers()] == held, "none of a view that is not there"
+
+
+def test_a_view_leaves_nothing_that_is_dropped_with_its_database(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    catalog.sql("CREATE DATABASE more")
+    view = catalog.create_view("more.totals", TOTALS.replace("sales", "`default`.sales"), spark=spark)
+    query = view.start()
+    query.processAllAvailable()
+    assert len(catalog.table("sales").consumers()) == 1
+    assert Path(view.checkpoint).exists()
+    catalog.sql("DROP DATABASE more CASCADE")
+    assert not query.isActive
+    assert catalog.table("sales").consumers() == ()
+    assert not Path(view.checkpoint).exists()
+
+
+def test_a_view_that_is_replaced_is_kept_no_longer_as_it_was(catalog: Catalog, spark: SparkSession) -> None:
+    before = catalog.create_view("totals", TOTALS, spark=spark)
+    query = before.start()
+    query.processAllAvailable()
+    catalog.create_view("totals", CHANGED["rows"], or_replace=True, spark=spark)
+    assert not query.isActive
+    assert not Path(before.checkpoint).exists()
+    after = catalog.view("totals", spark).start()
+    change(catalog, 3)
+    after.processAllAvailable()
+    assert rows_of(catalog, "totals") == expected(catalog, CHANGED["rows"])
+    after.stop()
 
 
 @pytest.mark.long

@@ -107,7 +107,9 @@ def _executed(context: Context, statement: s.Statement, spark: SparkSession | No
             return definitions.catalog(context, statement)
         case s.ShowCatalogs():
             return shows.show_catalogs(context, statement)
-        case s.CreateDatabase() | s.DropDatabase() | s.UseDatabase():
+        case s.DropDatabase():
+            return views.drop_database(context, statement)
+        case s.CreateDatabase() | s.UseDatabase():
             return definitions.database(context, statement)
         case s.ShowDatabases():
             return shows.show_databases(context, statement)

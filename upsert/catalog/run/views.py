@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, PlanText, Result, Rows, Running
 from upsert.catalog.run import jobs
-from upsert.catalog.run.definitions import drop_existing
+from upsert.catalog.run.definitions import database, drop_existing, is_materialized_view
 from upsert.catalog.run.queries import frame, query_position, temporary_name
 from upsert.catalog.run.shows import matching
 from upsert.catalog.session import CHECKPOINT, TRIGGER
@@ -117,7 +117,7 @@ def create(context: Context, statement: s.CreateView, spark: SparkSession | None
         fill_table(stages, target, rows, hook)
         return Done(what, "created")
     replace_table(stages, target, rows, hook)
-    _release(before)
+    _forget(before)
     return Done(what, "replaced")
 
 
@@ -205,17 +205,44 @@ def drop_view(context: Context, statement: s.DropView) -> Result:
     if not table_ref.exists and statement.if_exists:
         return Done(what, "was not there")
     view = opened(context, statement.name, None)
-    view.stop()
+    view.stop()  # before, so that it does not end with an error
     drop_existing(context, table_ref)
-    _release(view)
-    shutil.rmtree(view.checkpoint, ignore_errors=True)  # there is one if a query has kept the view
+    _forget(view)
     return Done(what, "dropped")
 
 
-def _release(view: View) -> None:
-    """Let the base tables expire what the view and its hidden tables have held."""
-    of_view = consumer_of(view.table.uuid)
-    release((path for path, _ in view.bases.values()), lambda name: name.startswith(of_view))
+def drop_database(context: Context, statement: s.DropDatabase) -> Result:
+    """``DROP DATABASE``, with CASCADE also what its views have elsewhere."""
+    views = _views_in(context, statement.name) if statement.cascade else []
+    done = database(context, statement)
+    for view in views:
+        _forget(view)
+    return done
+
+
+def _views_in(context: Context, name: str) -> list[View]:
+    """The materialized views of a database; without those that are damaged, of which nothing is known."""
+    found: list[View] = []
+    with suppress(DatabaseNotFoundError):
+        for own in context.tables(name):
+            full = f"{name}.{own}"
+            with suppress(UpsertError):
+                if is_materialized_view(context.databases.resolve(full)):
+                    found.append(opened(context, full, None))
+    return found
+
+
+def _forget(view: View) -> None:
+    """Stop the query of this session that kept a view which is gone, and delete what is left elsewhere."""
+    view.stop()
+    _release(view.table.uuid, view.bases)
+    shutil.rmtree(view.checkpoint, ignore_errors=True)  # there is one if a query has kept the view
+
+
+def _release(uuid: str, bases: Bases) -> None:
+    """Let the base tables expire what a view and its hidden tables have held."""
+    of_view = consumer_of(uuid)
+    release((path for path, _ in bases.values()), lambda name: name.startswith(of_view))
 
 
 def show_views(context: Context, statement: s.ShowViews) -> Result:
@@ -417,8 +444,13 @@ class _NewView(NewTable):
             return rows
 
         of_query = rows.sparkSession, lambda session: session, rows_at, self.bases
-        uuid = Table.open(folder).uuid
-        Refresher(self.name, folder, uuid, *of_query, self.plan).refresh(self.versions)
+        table = Table.open(folder)
+        try:
+            Refresher(self.name, folder, table.uuid, *of_query, self.plan).refresh(self.versions)
+        except BaseException:
+            if table.snapshot().id == 0:  # else the view may be there
+                _release(table.uuid, self.bases)
+            raise
 
 
 def _dependence(query: QueryText, views: Iterable[ViewText], rows: DataFrame) -> Dependence | None:
