@@ -406,7 +406,7 @@ class _Attempts:
                 self.turn.end()  # also that of a statement, which is committed
         except UnknownOutcomeError:
             raise
-        except UpsertError:
+        except (UpsertError, OSError):  # so a name that is not there, since the table was dropped
             self.committer.delete_left(self.written)
             raise
         except _LostRaceError as last:

@@ -189,7 +189,7 @@ def publish_pointer(folder: str, value: Mapping[str, Any], prepared: str) -> boo
 
 
 def check_unused(folder: str) -> None:
-    """Refuse a local folder with anything but a table, or what a killed CREATE TABLE has left.
+    """Refuse a local folder with anything but a table, or what a killed CREATE TABLE or a writer has left.
 
     What else lies in it would be deleted with the table, and old files of a table would be taken for its own.
     """
@@ -202,7 +202,10 @@ def check_unused(folder: str) -> None:
 
 
 def files_of_others(folder: str) -> list[str]:
-    """Names in a local folder that is no table, sorted, but for what a killed CREATE TABLE has left."""
+    """Names in a local folder that is no table, sorted.
+
+    But for what a killed CREATE TABLE, or a writer of a dropped table, has left.
+    """
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -213,10 +216,19 @@ def files_of_others(folder: str) -> list[str]:
 
 
 def _is_left(folder: str, name: str) -> bool:
-    if name == paths.SNAPSHOT_FOLDER:
-        path = os.path.join(folder, name)
-        return os.path.isdir(path) and not os.listdir(path)
-    return name == paths.ENTRY_FILE or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
+    is_note = name == paths.ENTRY_FILE or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
+    return is_note or _has_no_file(os.path.join(folder, name))
+
+
+def _has_no_file(path: str) -> bool:
+    """Whether it is a folder without files: who wrote into a dropped table has left some."""
+    try:
+        with os.scandir(path) as entries:
+            return all(entry.is_dir(follow_symlinks=False) and _has_no_file(entry.path) for entry in entries)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _published(folder: str, value: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -350,6 +351,28 @@ def test_a_commit_whose_table_is_dropped_meanwhile_says_so(
     writer = in_environment(table, Environment(put_if_absent=drop.put_if_absent))
     with pytest.raises(TableNotFoundError, match="was it dropped"):
         act(writer)
+
+
+@pytest.mark.parametrize(
+    ("file", "point"), [(writing, "data.before-file"), (committer, "commit.before-manifest")]
+)
+def test_the_name_of_a_table_is_free_though_it_was_dropped_while_others_wrote(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: ModuleType, point: str
+) -> None:
+    """A writer makes the folder of its next file, which is gone then, once more."""
+
+    def reach(point_reached: str) -> None:
+        if point_reached == point and not (tmp_path / "dropped").exists():
+            Path(table.path).rename(tmp_path / "dropped")
+
+    monkeypatch.setattr(file, "reach", reach)
+    with pytest.raises(TableNotFoundError, match="was it dropped"):
+        table.write(rows(1))
+    assert Path(table.path).is_dir()
+    other = Table.create(table.path, SCHEMA, QUIET)
+    other.write(rows(2))
+    assert ids_of(other) == [2]
+    assert_nothing_is_left_over(other)
 
 
 def test_rows_whose_table_is_dropped_while_they_are_staged_are_refused(
