@@ -278,6 +278,10 @@ def outside_of_brackets(tokens: Iterable[Token]) -> Iterator[Token]:
         depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
 
 
+_KEPT_BYTES: Final = 40_000_000
+_KEPT_TEXTS: Final = 1_000
+
+
 class _Read(NamedTuple):
     """A text and its words."""
 
@@ -286,11 +290,14 @@ class _Read(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """About what it takes: of a part of a statement the text is as long as the statement, but white."""
-        return len(self.text) + 300 * len(self.words)
+        """About what it takes: of a part of a statement the text is as long as the statement, but white.
+
+        A short text counts for more, so that a program whose statements are all different keeps few of them.
+        """
+        return max(len(self.text) + 300 * len(self.words), _KEPT_BYTES // _KEPT_TEXTS)
 
 
-@cached(LRUCache(maxsize=40_000_000, getsizeof=lambda read: read.bytes), lock=Lock())
+@cached(LRUCache(maxsize=_KEPT_BYTES, getsizeof=lambda read: read.bytes), lock=Lock())
 def _read(text: str) -> _Read:
     """A statement is asked for its words a dozen times while it is read: those of the last ones are kept."""
     return _Read(text, tuple(CatalogDialect().tokenize(_comments_white(text))))

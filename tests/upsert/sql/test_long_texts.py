@@ -130,3 +130,10 @@ def test_a_text_whose_words_are_kept_weighs_too() -> None:
     _read.cache.clear()
     tokens_of(" " * 100_000 + "SELECT 1", "query")
     assert 100_000 < _read.cache.currsize < 101_000 < _read.cache.maxsize
+
+
+def test_of_many_short_texts_the_words_of_the_last_ones_are_kept() -> None:
+    """A driver that executes a statement with other values each second would fill what is for long texts."""
+    for number in range(1_100):
+        tokens_of(f"SELECT {number} FROM t", "query")
+    assert len(_read.cache) <= 1_000
