@@ -69,7 +69,7 @@ def table_folder(path: str | os.PathLike[str]) -> str:
     if not text:
         raise ConfigurationError("a path must name a folder, got ''; write '.' for the present one")
     if not (scheme := _SCHEME.match(text)):
-        return os.path.abspath(text)
+        return _absolute(text)
     if (kind := scheme[1].lower()) != "file":
         if (folder := remote_folder(kind, text)) is not None:
             return folder
@@ -85,7 +85,25 @@ def table_folder(path: str | os.PathLike[str]) -> str:
         path = f"{slash}{path}"
     if host not in ("", "localhost"):
         raise ConfigurationError(f"table path must have no host, got {text!r}; write file:///folder")
-    return os.path.abspath(unquote(path))  # with # and ? as they are: so Hadoop reads them
+    return _absolute(unquote(path))  # with # and ? as they are: so Hadoop reads them
+
+
+def _absolute(path: str) -> str:
+    try:
+        path.encode()
+    except (
+        UnicodeEncodeError
+    ) as cause:  # Arrow opens no such file, of which its reader would say it is damaged
+        raise ConfigurationError(
+            f"a path must be text of UTF-8, got {path!r}; choose another name, or set PYTHONUTF8=1"
+        ) from cause
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError as cause:
+        raise ConfigurationError(
+            f"a path without a / before it is within the present folder, which must exist, got {path!r} in "
+            "one that was deleted; change to another folder"
+        ) from cause
 
 
 def resolve(root: str, name: str) -> str:

@@ -253,6 +253,20 @@ def test_other_places_are_refused_by_name(path: str) -> None:
         Table.create(path, SCHEMA)
 
 
+def test_a_path_that_arrow_cannot_open_is_refused(tmp_path: Path) -> None:
+    """Rows could be written there, and the file was told as damaged when it was read."""
+    with pytest.raises(ConfigurationError, match="a path must be text of UTF-8, got"):
+        Table.create(os.fsdecode(bytes(tmp_path) + b"/\xff"), SCHEMA)
+
+
+def test_a_path_within_a_deleted_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ConfigurationError, match="the present folder, which must exist, got 'users' in one"):
+        Table.create("users", SCHEMA)
+
+
 def test_no_path_is_not_the_present_folder() -> None:
     with pytest.raises(ConfigurationError, match="a path must name a folder, got ''"):
         Table.create("", SCHEMA)
