@@ -76,6 +76,9 @@ FORMAT_OF_TYPES: Final = 3
 FORMAT_OF_INITIAL_VALUES: Final = 4
 """Version of a definition by which older rows have a value, where earlier releases would read NULL."""
 
+FORMAT_OF_SNAPSHOTS: Final = FORMAT_OF_INITIAL_VALUES
+"""Version of a snapshot; releases refuse it that would take small files without a sidecar for damaged."""
+
 FORMAT_OF_MOVED_ROWS: Final = 5
 """Version of a definition with another number of buckets than an earlier one, by which older states lie."""
 

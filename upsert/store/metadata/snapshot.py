@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.errors import CorruptTableError
 from upsert.store import paths
-from upsert.store.checksums import content_of, parse_versioned, subject_of
+from upsert.store.checksums import FORMAT_OF_SNAPSHOTS, content_of, parse_versioned, subject_of
 from upsert.store.metadata.partition_order import Ends, Values, key_of
 from upsert.store.metadata.stands_for import Refresh
 from upsert.store.paths import Partition
@@ -175,7 +175,8 @@ class SnapshotInfo(Jsonable):
 
     def content(self, uuid: str) -> bytes:
         """The content of the snapshot's file, for the table with this uuid."""
-        return content_of(self.to_json(), subject_of(uuid, paths.snapshot_file(self.id)))
+        value = {"format": FORMAT_OF_SNAPSHOTS, **self.to_json()}
+        return content_of(value, subject_of(uuid, paths.snapshot_file(self.id)))
 
 
 def refs_of(info: SnapshotInfo) -> list[ManifestRef]:
