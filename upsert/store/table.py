@@ -73,8 +73,9 @@ _MAX_ROLLBACKS: Final = 10
 class Table:
     """A table in a folder: rows with a primary key, or a multiset of rows without one.
 
-    All methods may be called from any process and thread. A commit is visible as a whole or not at all,
-    and survives a power failure once its method has returned.
+    All methods may be called from any process and thread. A pickled table is opened again where it is loaded,
+    as for a function of ``multiprocessing`` or of Spark's ``mapInArrow``. A commit is visible as a whole or
+    not at all, and survives a power failure once its method has returned.
 
     Attributes:
         path: its absolute folder.
@@ -157,18 +158,20 @@ class Table:
         """
         folder = paths.table_folder(path)
         table_file.check_named(folder)
-        table = cls(table_file.looked(folder))
-        if uuid not in (None, table.uuid):
-            raise TableNotFoundError(
-                f"table {folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
-                f"{table.uuid!r}; run the query again, a stream with a new checkpoint"
-            )
+        file = table_file.looked(folder)
+        table = cls(file)
+        if uuid is not None:
+            file.check_is(uuid)
         # which says what the table's definition is by now
         table.published.looked(has_just_read_table=True)
         return table
 
     def __repr__(self) -> str:
         return f"Table({self.path!r})"
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, str]]:
+        """Another process opens the table, which must still be the same one."""
+        return type(self).open, (self.path, self.uuid)
 
     def _repr_html_(self) -> str:
         """For notebooks: the newest snapshot in numbers, and the columns; no row is read."""

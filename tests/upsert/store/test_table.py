@@ -1,8 +1,10 @@
 """What a table's methods promise: transactions, staged files, kinds of commits, options, errors."""
 
+import copy
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -265,6 +267,23 @@ def test_a_path_within_a_deleted_folder_is_refused(tmp_path: Path, monkeypatch: 
     (tmp_path / "gone").rmdir()
     with pytest.raises(ConfigurationError, match="the present folder, which must exist, got 'users' in one"):
         Table.create("users", SCHEMA)
+
+
+def test_another_process_gets_a_table_and_a_snapshot_as_they_are(table: Table) -> None:
+    """Neither could be pickled."""
+    snapshot = table.write(rows("+I 1 a", "+I 2 b"))
+    sent = pickle.dumps((table, snapshot))
+    table.write(rows("+U 1 c", "-D 2 b"))
+    again, older = pickle.loads(sent)
+    assert names(again) == {1: "c"}
+    assert older.scan().sort_by("id").to_pydict() == {"id": [1, 2], "name": ["a", "b"]}
+    again.write(rows("+I 3 d"))
+    assert names(table) == names(copy.deepcopy(table)) == {1: "c", 3: "d"}
+    shutil.rmtree(table.path)
+    Table.create(table.path, SCHEMA)
+    for one in (table, snapshot):
+        with pytest.raises(TableNotFoundError, match="was replaced by another one"):
+            pickle.loads(pickle.dumps(one))
 
 
 def test_no_path_is_not_the_present_folder() -> None:

@@ -329,6 +329,14 @@ class TableFile:
     uuid: str
     definition: Definition
 
+    def check_is(self, uuid: str) -> None:
+        """Refuse another table in the folder of the one with this uuid."""
+        if self.uuid != uuid:
+            raise TableNotFoundError(
+                f"table {self.folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
+                f"{self.uuid!r}; run the query again, a stream with a new checkpoint"
+            )
+
 
 _read = Kept[tuple[str, bytes], TableFile](lambda: LRUCache(_MAX_FILES), is_inherited=True)
 

@@ -20,6 +20,7 @@ from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import listed
 from upsert.store.files.data_file import DataFile, FileRange, damage_named
 from upsert.store.files.lookup_index import hits_of
+from upsert.store.metadata import table_file
 from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
@@ -135,6 +136,11 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"Snapshot(id={self.id})"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Another process reads it from the table, if it has not expired, with the table's columns there."""
+        history = self._history
+        return super().__reduce__() if history is None else (_read, (history.folder, history.uuid, self.id))
 
     def scan(
         self,
@@ -618,6 +624,15 @@ class Snapshot:
         if not pieces:
             return schema.empty_table()
         return pa.Table.from_arrays(pa.concat_tables(pieces).columns, schema=schema)
+
+
+def _read(folder: str, uuid: str, id: int) -> Snapshot:
+    """A snapshot that another process had."""
+    file = table_file.read(folder)
+    file.check_is(uuid)
+    history = History.shared(file)
+    history.latest()
+    return Snapshot.retained(history, history.equal_to(id), history.layout)
 
 
 class _MoreRowsError(Exception):
