@@ -108,6 +108,13 @@ def test_short_indexes_lead_to_every_row_and_tell_the_upper_half_of_each_hash(ro
         assert abs(index.after(np.array([hash_])) - np.searchsorted(halves, hash_ >> 32, "right")) <= 1
 
 
+@pytest.mark.parametrize("last", [2**24 - 1, 2**24, 2**32 - 1])
+def test_short_indexes_of_very_large_files_tell_the_numbers_of_their_last_rows(last):
+    stored = np.sort(np.random.default_rng(last).integers(0, 2**64, LARGE, np.uint64))
+    rows = np.arange(last - LARGE + 1, last + 1).astype(np.uint32)
+    assert HashIndex.of(stored, rows).short().rows_at(slice(None)).tolist() == rows.tolist()
+
+
 def test_slots_that_begin_far_from_their_number_are_found_too():
     stored = np.sort(
         np.concatenate([np.full(40_000, 2**63, np.uint64), np.arange(5, 40_005, dtype=np.uint64)])
