@@ -56,6 +56,23 @@ def test_watermark_comes_from_bounds_and_never_goes_back(
     assert described(catalog) == at(11)
 
 
+def test_the_watermark_of_another_column_begins_with_the_values_of_that_column(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql(
+        "CREATE TABLE t (id INT, late TIMESTAMP_LTZ(6), early TIMESTAMP_LTZ(6), PRIMARY KEY (id) NOT ENFORCED, "
+        "WATERMARK FOR late AS late)"
+    )
+    table = catalog.table("t")
+    times = {"late": [12 * HOUR], "early": [3 * HOUR]}
+    stamps = {name: pa.array(values, pa.timestamp("us", "UTC")) for name, values in times.items()}
+    table.write(pa.table({"id": [1], **stamps}))
+    assert described(catalog) == at(12)
+    catalog.sql("ALTER TABLE t MODIFY WATERMARK FOR early AS early")
+    assert described(catalog) == at(3)
+    table.write(pa.table({"id": [2], **stamps}))
+    assert described(catalog) == at(3)
+
+
 def test_the_value_that_a_new_column_has_in_older_rows_is_their_time(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "warehouse")
     catalog.sql("CREATE TABLE t (id INT, PRIMARY KEY (id) NOT ENFORCED)")

@@ -445,6 +445,26 @@ def test_what_a_dead_stalled_writer_left_under_an_expired_id_is_never_seen(table
     assert_nothing_is_left_over(table)
 
 
+def test_a_transaction_whose_snapshot_was_swept_from_under_an_expired_id_is_not_committed(
+    table: Table,
+) -> None:
+    """Its writer takes the id again that expiry has freed, and a clean-up deletes the file as left over."""
+
+    def take_an_expired_id(path: str, content: bytes) -> bool:
+        for number in range(3):
+            table.write(rows(number))
+        table.expire(keep=1)
+        won = put_if_absent(path, content)
+        table.clean(older_than_s=0)
+        return won
+
+    writer = in_environment(table, Environment(put_if_absent=take_an_expired_id))
+    with pytest.raises(StaleWriterError, match=r"snapshot 1 has expired, .* write the rows again"):
+        writer.write(rows(99), writer_id="query", transaction=1)
+    assert ids_of(table) == [0, 1, 2]
+    assert dict(table.snapshot().info.writers) == {}
+
+
 def linked_then_expired(table: Table, is_merged: bool = False) -> Table:
     """A writer whose snapshot and its successor are published and expired before it looks again."""
 
