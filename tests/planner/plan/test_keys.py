@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from itertools import count, product
 from typing import Any
 
@@ -10,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from planner.plan.expressions import Aggregation, Call, Cast, Column, Expr, Literal
-from planner.plan.keys import is_unique_by, unique_keys
+from planner.plan.keys import (
+    is_unique_by,
+    key_for_upserts,
+    sink_is_keyed_by_groups,
+    unique_keys,
+    upsert_key,
+)
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -271,6 +278,10 @@ def derived(seed: int) -> tuple[bool, bool]:
         ids = tuple(by_name[name].id for name in choice)
         assert is_unique(rows, ids), (seed, choice, plan)
         assert is_unique_by(named, [column for column in named.columns if column.name in choice])
+    if (replaced_by := key_for_upserts(named, None)) is not None:
+        ids = tuple(by_name[column.name].id for column in replaced_by)
+        assert is_unique(rows, ids), (seed, replaced_by, plan)
+        assert not any(row[number] is None for row in rows for number in ids), (seed, replaced_by, plan)
     return bool(keys.keys), is_unique(rows, tuple(column.id for column in plan.columns))
 
 
@@ -347,6 +358,10 @@ def full_outer(left: Plan) -> Join:
     return Join(left, right, "full outer", condition, (*left.columns, *right.columns))
 
 
+def tagged(value: object, type_: str) -> Project:
+    return Project(customers(), (Output(Column(31, "tag", type_), Literal(value, type_)), Output.of(_C)))
+
+
 _PADDED = Distinct(joined("left outer", _BY_CUST), (_C,))
 _MAYBE_NULL = Call("EqualNullSafe", (_O_CUST, Column(4, "x", "bigint")))
 _TAGGED = Project(customers(), (Output(Column(30, "tag", "int"), Literal(1, "int")), Output.of(_C)))
@@ -390,6 +405,11 @@ _TAGGED = Project(customers(), (Output(Column(30, "tag", "int"), Literal(1, "int
             ),
             "no columns",
         ),
+        (
+            Union((tagged(Decimal("1.0"), "decimal(3,2)"), tagged(Decimal("1.00"), "decimal(3,2)"))),
+            "no columns",
+        ),
+        (Union((tagged(0.0, "double"), tagged(-0.0, "double"))), "no columns"),
     ],
     ids=str,
 )
@@ -410,6 +430,23 @@ def test_an_aggregate_is_told_apart_by_its_groups() -> None:
     assert str(unique_keys(Aggregate(orders("cust", "amt"), groups, outputs))) == "(g0, g1)"
     assert str(unique_keys(Aggregate(orders("cust", "amt"), groups, outputs[:1]))) == "no columns"
     assert unique_keys(Aggregate(orders("cust"), (), ())).within([])
+
+
+def test_a_sink_of_upserts_has_their_key_as_the_query_names_it_and_constants() -> None:
+    columns = (_O_ID, _O_CUST, Column(3, "amt", "bigint"))
+    values = dict(zip("abn", columns, strict=True)) | {"one": Literal(1, "bigint")}
+    upserts = Changelog("u", columns, Upserts(UpsertKey((("id",), ("cust",)), of="a topic")))
+    outputs = (
+        Output(Column(20 + n, name, "bigint"), value) for n, (name, value) in enumerate(values.items())
+    )
+    plan = Filter(Project(upserts, tuple(outputs)), Call("IsNotNull", (Column(20, "a", "bigint"),)))
+    found = upsert_key(plan)
+    assert (found.keys, found.constants) == ((("a",), ("b",)), ("one",))
+    assert [sink_is_keyed_by_groups(plan, key) for key in (["a", "b"], ["one", "b", "a"])] == [None, None]
+    assert sink_is_keyed_by_groups(plan, ["a", "n"]) == "the sink's key column 'n' is no upsert key column"
+    assert sink_is_keyed_by_groups(plan, ["one", "a"]) == (
+        "the sink's key (one, a) lacks the upsert key column(s) cust"
+    )
 
 
 @pytest.mark.parametrize("mode", list(Mode))

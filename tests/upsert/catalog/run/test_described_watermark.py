@@ -59,8 +59,8 @@ def test_watermark_comes_from_bounds_and_never_goes_back(
 def test_the_watermark_of_another_column_begins_with_the_values_of_that_column(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "warehouse")
     catalog.sql(
-        "CREATE TABLE t (id INT, late TIMESTAMP_LTZ(6), early TIMESTAMP_LTZ(6), PRIMARY KEY (id) NOT ENFORCED, "
-        "WATERMARK FOR late AS late)"
+        "CREATE TABLE t (id INT, late TIMESTAMP_LTZ(6), early TIMESTAMP_LTZ(6), "
+        "PRIMARY KEY (id) NOT ENFORCED, WATERMARK FOR late AS late)"
     )
     table = catalog.table("t")
     times = {"late": [12 * HOUR], "early": [3 * HOUR]}
