@@ -278,6 +278,12 @@ def index_file(data_file_name: str) -> str:
 
 
 def base_of(name: str) -> int | None:
-    """The ``base`` in the name of a manifest, staging, data or index file; None for any other name."""
-    match = _BASED.fullmatch(name.rpartition("/")[2])
+    """The ``base`` in the name of a manifest, staging, data or index file; None for any other name.
+
+    >>> base_of(f"bucket-0/{7:020d}-{'a' * 32}.arrow"), base_of(f"x/{7:020d}-{'a' * 32}.arrow")
+    (7, None)
+    """
+    folder, _, own = name.rpartition("/")
+    is_place = folder in (MANIFEST_FOLDER, STAGING_FOLDER) or is_bucket(folder)
+    match = _BASED.fullmatch(own) if is_place else None
     return int(match[1]) if match else None

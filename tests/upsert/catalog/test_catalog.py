@@ -196,12 +196,25 @@ def test_folder_with_files_of_a_user_becomes_no_table(catalog: Catalog, connecto
     assert catalog.tables() == ()
 
 
-def test_folder_that_a_killed_create_left_becomes_a_table(catalog: Catalog) -> None:
-    left = Path(catalog.warehouse) / "orders"
-    (left / "snapshot").mkdir(parents=True)
-    (left / f".table.json-{'a' * 32}.tmp").write_text("{")
+@pytest.mark.parametrize(
+    "left",
+    [
+        f".table.json-{'a' * 32}.tmp",
+        f"snapshot/.x-{'a' * 32}.tmp",
+        f"day=1/bucket-0/{7:020d}-{'a' * 32}.arrow",
+        f"manifest/{7:020d}-{'a' * 32}.arrow",
+    ],
+)
+def test_folder_that_a_killed_create_or_writer_left_becomes_a_table(catalog: Catalog, left: str) -> None:
+    """A writer may be killed after its table was dropped."""
+    file = Path(catalog.warehouse) / "orders" / left
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
     catalog.sql(ORDERS)
     assert catalog.tables() == ("orders",)
+    table = catalog.table("orders")
+    table.write(rows(id=[1], product=["tea"]))
+    assert table.snapshot().scan().num_rows == 1
 
 
 def test_remains_of_a_table_without_its_definition_become_no_other_table(catalog: Catalog) -> None:

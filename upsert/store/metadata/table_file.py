@@ -215,20 +215,17 @@ def files_of_others(folder: str) -> list[str]:
     return [] if os.path.exists(os.path.join(folder, paths.TABLE_FILE)) else found
 
 
-def _is_left(folder: str, name: str) -> bool:
-    is_note = name == paths.ENTRY_FILE or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
-    return is_note or _has_no_file(os.path.join(folder, name))
-
-
-def _has_no_file(path: str) -> bool:
-    """Whether it is a folder without files: who wrote into a dropped table has left some."""
+def _is_left(root: str, name: str) -> bool:
+    """Whether it is an empty folder or a file that cannot be read without a snapshot, or folders of such."""
     try:
-        with os.scandir(path) as entries:
-            return all(entry.is_dir(follow_symlinks=False) and _has_no_file(entry.path) for entry in entries)
+        with os.scandir(os.path.join(root, name)) as entries:
+            return all(_is_left(root, f"{name}/{entry.name}") for entry in entries)
     except FileNotFoundError:
         return True
-    except OSError:
-        return False
+    except OSError:  # it is a file, or a folder that may not be read
+        own = name.rpartition("/")[2]
+        is_temporary = own.startswith(".") and own.endswith(TEMPORARY_SUFFIX)
+        return is_temporary or name == paths.ENTRY_FILE or paths.base_of(name) is not None
 
 
 def _published(folder: str, value: Mapping[str, Any]) -> bool:

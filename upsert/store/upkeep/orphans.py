@@ -100,9 +100,7 @@ def _needed_by(history: History, head: SnapshotInfo) -> frozenset[str]:
 def based_files(root: str) -> Iterator[tuple[Found, int]]:
     """Every manifest, staging, data and index file on the disk, and what it was based on."""
     for found in storage_of(root).walk(root):
-        inside = found.name.rpartition("/")[0]
-        is_one = inside in (paths.MANIFEST_FOLDER, paths.STAGING_FOLDER) or paths.is_bucket(inside)
-        if is_one and (base := paths.base_of(found.name)) is not None:
+        if (base := paths.base_of(found.name)) is not None:
             yield found, base
 
 
