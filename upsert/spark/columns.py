@@ -81,7 +81,20 @@ def read_columns(asked: StructType, schema: TableSchema, *, of: str) -> tuple[st
 
 
 def _described(type_: DataType, nullable: bool) -> str:
-    return type_.simpleString().upper() + ("" if nullable else " NOT NULL")
+    return type_name(type_) + ("" if nullable else " NOT NULL")
+
+
+def type_name(type_: DataType) -> str:
+    """A type of Spark's in the words in which messages name those of tables.
+
+    >>> from pyspark.sql.types import IntegerType, NullType, StructType
+    >>> type_name(StructType().add("a", IntegerType())), type_name(NullType())
+    ('STRUCT<a: INT>', 'VOID')
+    """
+    try:
+        return types.sql_name(types.from_json(type_.jsonValue()))
+    except CorruptTableError:  # a type that no table can have
+        return type_.simpleString().upper()
 
 
 def check_fits(given: StructType, schema: TableSchema, *, of: str, known: Collection[str] = ()) -> None:
@@ -117,7 +130,7 @@ def check_fits(given: StructType, schema: TableSchema, *, of: str, known: Collec
         if not fits(field.dataType, wanted):
             name = types.sql_name(wanted)
             raise SchemaError(
-                f"{of}: column {field.name!r} must be {name}, got {field.dataType.simpleString().upper()}; "
+                f"{of}: column {field.name!r} must be {name}, got {type_name(field.dataType)}; "
                 f"write CAST({field.name} AS {name}) in the query"
             )
 

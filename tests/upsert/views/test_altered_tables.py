@@ -102,7 +102,7 @@ def test_a_type_that_the_view_cannot_hold_is_told_with_the_remedy(
     catalog: Catalog, spark: SparkSession, run: Run
 ) -> None:
     queries = {
-        "SELECT id, s FROM t": r"column 's' must be STRUCT<x: INT,y: INT>, got STRUCT<X:INT,Y:INT,Z:INT>",
+        "SELECT id, s FROM t": r"column 's' must be STRUCT<x: INT,y: INT>, got STRUCT<x: INT,y: INT,z: INT>",
         "SELECT f, id FROM t": "column 'f' must be FLOAT, got DOUBLE",
     }
     for number, query in enumerate(queries):

@@ -9,7 +9,7 @@ from upsert import types
 from upsert.catalog.run.scans import is_case_sensitive
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import Column, TableSchema
-from upsert.spark.columns import stored_text
+from upsert.spark.columns import stored_text, type_name
 from upsert.sql.flink_words import spark_expression
 from upsert.sql.show_create import declared_names
 
@@ -78,7 +78,7 @@ def assigned_type(column: Column, given: Any, subject: str) -> Any:
     if not _is_assignable(given, wanted):
         name = column.sql_type
         raise SchemaError(
-            f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; write "
+            f"{subject}: column {column.name!r} must be {name}, got {type_name(given)}; write "
             f"CAST(… AS {name}) in the query"
         )
     return wanted

@@ -41,7 +41,7 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.schema import Index, TableSchema
-from upsert.spark.columns import fits
+from upsert.spark.columns import fits, type_name
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
 from upsert.spark.variables import with_variables
@@ -422,7 +422,7 @@ class _Query:
             raise SchemaError(self._altered(f"its query must give the columns {wanted}, got {found}"))
         for given, column in zip(df.schema, view.columns, strict=True):
             if not fits(given.dataType, column.type):
-                wanted, found = types.sql_name(column.type), given.dataType.simpleString().upper()
+                wanted, found = types.sql_name(column.type), type_name(given.dataType)
                 raise SchemaError(self._altered(f"column {column.name!r} must be {wanted}, got {found}"))
 
     def _altered(self, what: str) -> str:
