@@ -210,3 +210,12 @@ def test_a_row_that_moves_to_another_key_is_no_change_where_no_key_comes_out() -
         spec, SCHEMAS, [counted([(5, 7, None, None)]), b], [counted([(5, 8, None, None)]), b], Facts()
     )
     assert step.emitted() == []
+
+
+def test_rows_that_differ_in_nothing_that_comes_out_are_in_one_shard() -> None:
+    """What tells them apart is not hashed then: they would not meet, and not cancel."""
+    tables = (JoinedTable("/t0", COLUMNS, emit=("m",)), JoinedTable("/t1", COLUMNS, emit=()))
+    spec = DeltaJoinSpec(tables, Inner((Leaf(0), Leaf(1)), ((Ref(0, "k"), Ref(1, "k")),)))
+    b = counted([(1, 7, None, None)])
+    old, new = (counted((id, 7, id % 2, None) for id in ids) for ids in (range(8), range(8, 16)))
+    assert Step(spec, SCHEMAS, [old, b], [new, b], Facts()).emitted(shards=4) == []
