@@ -81,6 +81,18 @@ def test_a_process_that_missed_steps_or_is_new_knows_what_the_others_do(tmp_path
         assert caches.left.counts().drops == (1 if caches is one else 0)
 
 
+def test_a_process_whose_step_did_not_count_forgets_what_it_did_in_it(tmp_path: Path) -> None:
+    caches = process(tmp_path)
+    caches.begin(None)
+    put(caches.left, {"JFK": [ANN]})
+    epoch = caches.seal()
+    caches.begin(epoch)
+    put(caches.left, {"LGA": [("LGA", 7, "dan")]})
+    caches.seal()
+    assert caches.begin(epoch)
+    assert known(caches.left, "JFK", "LGA") == {0: [ANN]}
+
+
 def test_keys_whose_lookup_failed_are_left_out(tmp_path: Path) -> None:
     one, other = process(tmp_path), process(tmp_path)
     one.begin(None)
