@@ -493,6 +493,8 @@ REFUSED = [
     ({"merge-engine": "aggregation", "fields.n.aggregate-function": "avg"}, "must be one of sum, count"),
     ({"merge-engine": "aggregation", "fields.l.aggregate-function": "sum"}, "that is a number, got 'l'"),
     ({"merge-engine": "aggregation", "fields.n.aggregate-function": "count"}, "that is BIGINT"),
+    ({"merge-engine": "aggregation", "fields.id.aggregate-function": "sum"}, "primary key .*, got 'id'"),
+    ({"merge-engine": "aggregation", "fields.x.aggregate-function": "sum"}, "primary key .*, got 'x'"),
     ({"merge-engine": "aggregation", "fields.n.list-agg-delimiter": ";"}, "must be one of sum"),
     ({"merge-engine": "aggregation", "fields.n.aggregate-function": "collect"}, "that is an ARRAY"),
     ({"merge-engine": "aggregation", "fields.n.aggregate-function": "merge_map"}, "that is a MAP"),
@@ -514,7 +516,7 @@ def test_rules_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, st
 
 def test_rows_without_a_key_have_no_rules(tmp_path: Path) -> None:
     for option in ({"sequence.field": "n"}, {"merge-engine": "partial-update"}):
-        with pytest.raises(ConfigurationError, match="needs a PRIMARY KEY"):
+        with pytest.raises(ConfigurationError, match=f"option '{next(iter(option))}' needs a PRIMARY KEY"):
             Table.create(tmp_path / "t", TableSchema.of({"n": pa.int32()}), option)
 
 

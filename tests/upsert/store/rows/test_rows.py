@@ -152,6 +152,14 @@ def test_values_that_arrow_casts_to_no_column_are_refused():
         conform(layout, pa.table({"id": [1], "at": structs}), "table 't'")
 
 
+@pytest.mark.parametrize("given", [{"x": 1}, {"y": 1, "x": 2}, {"x": 1, "z": 2}, {"x": 1, "y": "2"}], ids=str)
+def test_structs_of_other_fields_are_refused(given):
+    """Arrow casts some of them by names, and leaves fields out or makes them NULL."""
+    layout = Layout.of(TableSchema.of({"at": pa.struct({"x": pa.int64(), "y": pa.int64()})}))
+    with pytest.raises(SchemaError, match="column 'at' must be STRUCT<x: BIGINT,y: BIGINT>, got Arrow"):
+        conform(layout, pa.table({"at": [given]}), "table 't'")
+
+
 def test_repeated_columns_are_refused():
     twice = pa.table([[1], [2]], names=["id", "id"])
     with pytest.raises(SchemaError, match="lacks name"):
