@@ -315,7 +315,7 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_hard_links_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(source: str, target: str) -> None:
+    def link(source: str, target: str, **folders: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("os.link", link)

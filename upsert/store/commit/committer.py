@@ -279,9 +279,11 @@ class Committer:
     def publish(self, info: SnapshotInfo, change: Change) -> bool:
         """Whether ``info`` is now part of the history; False if another snapshot has its id."""
         path, content = os.path.join(self.root, paths.snapshot_file(info.id)), info.content(self.history.uuid)
+        folder, check = os.path.dirname(path), self.history.check_identity
         try:
-            won = self.environment.put_if_absent(path, content)
-        except UnknownOutcomeError:
+            with self._storage.publishing_into(folder, check):
+                won = self.environment.put_if_absent(path, content)
+        except (TableNotFoundError, UnknownOutcomeError):
             raise
         except Exception as cause:  # from the disk, or a client of an object store
             if not self._is_there_after(cause, info, path):
@@ -306,7 +308,7 @@ class Committer:
         return won
 
     def _withdraw(self, path: str, content: bytes) -> None:
-        """Delete a snapshot of this process that lies in the folder of another table, created there again."""
+        """Delete a snapshot of this process that came after its table was dropped."""
         with suppress(OSError, UpsertError):
             if self._storage.read(path) == content:
                 self._storage.delete(path)

@@ -78,6 +78,13 @@ class Storage(Protocol):
             UnknownOutcomeError: it may have been published, or may be soon: clean nothing up.
         """
 
+    def publishing_into(self, folder: str, check: Callable[[], None]) -> AbstractContextManager[None]:
+        """A block in which ``put_if_absent`` publishes into the folder that has this path when it begins.
+
+        On a disk another one may have the path by then, of a table that was created there again; so ``check``
+        is called just before a file appears, and raises if it shall not. Elsewhere folders stay in place.
+        """
+
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:
         """Put other content under a name: readers see the old or the new, also after a crash."""
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -238,6 +238,10 @@ class CachedStorage(SwappingStorage):
     def write(self, path: str, content: bytes) -> None:
         """Write a new file."""
         self.replace(path, content)
+
+    def publishing_into(self, folder: str, check: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Nothing: no folder is moved."""
+        return nullcontext()
 
     def prepare(self, folder: str) -> None:
         """Nothing: folders are made with their files."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, NamedTuple
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, StorageError
@@ -27,6 +27,17 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 _TRIES: Final = 10
+
+
+class _Held(NamedTuple):
+    """A folder into which a thread publishes: see ``LocalStorage.publishing_into``."""
+
+    folder: str
+    descriptor: int
+    check: Callable[[], None]
+
+
+_HELD: ContextVar[_Held | None] = ContextVar("_HELD", default=None)
 
 _NO_NAME: Final = (errno.ENAMETOOLONG, errno.ELOOP)
 """No file can have the name."""
@@ -43,27 +54,39 @@ class LocalStorage:
 
         A crash may leave a ``.tmp`` file beside it, and an ``OSError`` does not say whether it was published.
         """
-        with disk_errors_of(path):
+        with disk_errors_of(path), _opened_folder(os.path.dirname(path)) as folder:
             try:
-                _name_new_file(path, content, mode, _published, sync=sync_all)
+                _name_new_file(folder, path, content, mode, _published, sync=sync_all)
             except FileExistsError:
                 return False
             sync_folder(os.path.dirname(path))
             reach("publish.after-sync")
         return True
 
+    @contextmanager
+    def publishing_into(self, folder: str, check: Callable[[], None]) -> Iterator[None]:
+        """A block in which ``put_if_absent`` names files in this folder, wherever it is, after a check."""
+        with _opened_folder(folder) as descriptor:
+            token = _HELD.set(_Held(folder, descriptor, check))
+            try:
+                yield
+            finally:
+                _HELD.reset(token)
+
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:
         """Put other content under a name, whose folder is made if necessary."""
         with disk_errors_of(path):
             make_parent(path)
-            _name_new_file(path, content, mode, os.replace)
+            with _opened_folder(os.path.dirname(path)) as folder:
+                _name_new_file(folder, path, content, mode, os.replace)
             sync_folder(os.path.dirname(path))
 
     def write(self, path: str, content: bytes) -> None:
         """Write a new file, whose folder is made if necessary."""
         with disk_errors_of(path):
             make_parent(path)
-            write_durably(path, content, sync=sync_file)
+            with open(path, "xb") as file:
+                _write_durably(file, path, content, sync_file)
             self.settle_with_next(os.path.dirname(path))
 
     @contextmanager
@@ -176,72 +199,91 @@ def _unless_missing(error: OSError) -> None:
         raise error
 
 
+@contextmanager
+def _opened_folder(folder: str) -> Iterator[int]:
+    """A descriptor of a folder, by which names in it are the same ones wherever it is moved."""
+    if (held := _HELD.get()) is not None and held.folder == folder:
+        yield held.descriptor
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _name_new_file(
+    folder: int,
     path: str,
     content: bytes,
     mode: int,
-    give_name: Callable[[str, str], None],
+    give_name: Callable[..., None],
     sync: Callable[[str, int], None] | None = None,
 ) -> None:
     """Write a durable file and give it its name; again where a clean-up that spares none has taken it."""
+    name = os.path.basename(path)
     for left in reversed(range(_TRIES)):
-        with _temporary_file(path, content, mode, sync) as temporary:
+        with _temporary_file(folder, path, content, mode, sync) as temporary:
             try:
-                give_name(temporary, path)
+                give_name(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except FileNotFoundError:
-                if not left or os.path.exists(temporary) or not os.path.isdir(os.path.dirname(path)):
+                if not left or _is_in(folder, temporary):
                     raise
+            except OSError as cause:
+                if cause.errno not in _NO_LINKS:
+                    raise
+                raise ConfigurationError(
+                    f"table folder {os.path.dirname(path)!r} must be on a file system with hard links, got "
+                    f"{cause.strerror!r}; choose a local disk"
+                ) from cause
             else:
                 return
 
 
-def _published(temporary: str, path: str) -> None:
+def _published(temporary: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+    if (held := _HELD.get()) is not None and held.descriptor == dst_dir_fd:
+        held.check()
     reach("publish.before-link")
-    link(temporary, path)
+    os.link(temporary, name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
     reach("publish.after-link")
 
 
 @contextmanager
 def _temporary_file(
-    path: str, content: bytes, mode: int, sync: Callable[[str, int], None] | None = None
+    folder: int, path: str, content: bytes, mode: int, sync: Callable[[str, int], None] | None = None
 ) -> Iterator[str]:
-    """A durable file beside ``path``; gone after the block, unless it has another name by then."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}-{uuid4().hex}{TEMPORARY_SUFFIX}")
+    """The name of a durable file in an open folder; gone after the block, but for other names."""
+    temporary = f".{os.path.basename(path)}-{uuid4().hex}{TEMPORARY_SUFFIX}"
     try:
-        write_durably(temporary, content, mode, sync)
+        with open(temporary, "xb", opener=partial(os.open, mode=mode, dir_fd=folder)) as file:
+            _write_durably(file, os.path.join(os.path.dirname(path), temporary), content, sync)
         yield temporary
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
 
 
-def link(source: str, target: str) -> None:
-    """``os.link``, saying so when the file system has no hard links."""
+def _is_in(folder: int, name: str) -> bool:
     try:
-        os.link(source, target)
-    except OSError as cause:
-        if cause.errno not in _NO_LINKS:
-            raise
-        raise ConfigurationError(
-            f"table folder {os.path.dirname(target)!r} must be on a file system with hard links, got "
-            f"{cause.strerror!r}; choose a local disk"
-        ) from cause
+        os.stat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
 
 
-def write_durably(
-    path: str, content: bytes, mode: int = 0o666, sync: Callable[[str, int], None] | None = None
+def _write_durably(
+    file: BinaryIO, path: str, content: bytes, sync: Callable[[str, int], None] | None
 ) -> None:
-    """Write a new file and wait until its content is on the disk; its name is not yet durable.
+    """Write into a new file and wait until its content is on the disk; its name is not yet durable.
 
     ``sync`` gets the path and the descriptor of the file, to wait or to see to it that something does.
     """
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.write(content)
-        file.flush()
-        if sync is None:
-            os.fsync(file.fileno())
-        else:
-            sync(path, file.fileno())
+    file.write(content)
+    file.flush()
+    if sync is None:
+        os.fsync(file.fileno())
+    else:
+        sync(path, file.fileno())
 
 
 class _Unsynced:

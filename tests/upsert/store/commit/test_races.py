@@ -42,7 +42,7 @@ from upsert.store.metadata.folding import MAX_MANIFESTS
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.rows.layout import Layout
-from upsert.store.storage import put_if_absent
+from upsert.store.storage import local, put_if_absent
 from upsert.store.upkeep.compaction import execute, full
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
@@ -336,6 +336,33 @@ def test_a_commit_leaves_nothing_in_a_table_that_was_created_again_meanwhile(
         other.write(rows(number))
     assert ids_of(other) == [0, 1, 2, 3]
     assert_nothing_is_left_over(other)
+
+
+class _Killed(BaseException):
+    """What a process does not do any more."""
+
+
+def test_a_writer_that_is_killed_leaves_nothing_in_a_table_that_was_created_again_right_then(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snapshot was the new table's first one, which could not be read: it is named in the old folder."""
+    created: list[Table] = []
+
+    def reach(point: str) -> None:
+        if point == "publish.before-link" and not (tmp_path / "dropped").exists():
+            Path(table.path).rename(tmp_path / "dropped")
+            created.append(Table.create(table.path, SCHEMA, QUIET))
+        if point == "publish.after-link" and created:
+            raise _Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "reach", reach)
+        with pytest.raises(_Killed):
+            table.write(rows(9))
+    (other,) = created
+    assert ids_of(other) == []
+    other.write(rows(1))
+    assert ids_of(other) == [1]
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,14 @@ def test_a_clean_up_of_everything_takes_no_file_that_is_about_to_get_its_name(
     table = Table.create(tmp_path / "t", KEYED)
     written(table)
 
-    def cleaned_before(give_name: Callable[[str, str], None]) -> None:
+    def cleaned_before(give_name: Callable[..., None]) -> None:
         acts = [lambda: Table.open(table.path).clean(older_than_s=0)]
 
-        def named(temporary: str, path: str) -> None:
-            if acts and path.startswith(table.root):
+        def named(temporary: str, path: str, **folders: int) -> None:
+            if acts and folders:
                 acts.pop()()
-                assert not Path(temporary).exists()
-            give_name(temporary, path)
+                assert temporary not in os.listdir(folders["src_dir_fd"])
+            give_name(temporary, path, **folders)
 
         monkeypatch.setattr(os, give_name.__name__, named)
 
@@ -95,11 +95,12 @@ def test_all_that_a_snapshot_needs_is_on_the_disk_when_its_name_appears(
     table = Table.create(tmp_path / "t", KEYED, {"merge-engine": engine})
     link, lost = os.link, list[list[str]]()
 
-    def checked(source: str, target: str) -> None:
-        folder = Path(target).parent
+    def checked(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        folder = Path(table.path, "snapshot")
+        assert folder.stat().st_ino == os.fstat(dst_dir_fd).st_ino
         there = [one for one in Path(table.path).rglob("*") if "staging" not in str(one) and one != folder]
         lost.append([one.name for one in there if one.stat().st_ino not in synced and one.suffix != ".lock"])
-        link(source, target)
+        link(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         synced.discard(folder.stat().st_ino)  # it has a new name
 
     monkeypatch.setattr(os, "link", checked)

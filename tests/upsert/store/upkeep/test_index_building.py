@@ -282,10 +282,10 @@ def test_file_that_cannot_be_linked_is_copied_durably(table: Table, monkeypatch:
     """As where it belongs to another user, whose files Linux lets no one link who may not write to them."""
     link, sync, synced = os.link, os.fsync, set[int]()
 
-    def refuse(source: str, target: str) -> None:
+    def refuse(source: str, target: str, **folders: int) -> None:
         if "bucket-" in target:
             raise PermissionError
-        link(source, target)
+        link(source, target, **folders)
 
     def noted(descriptor: int) -> None:
         sync(descriptor)
