@@ -71,10 +71,13 @@ class FileLock:
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
         with _CHANGING:
-            if self._is_held:
-                os.close(self.descriptor)
-                _held.remove(self)
+            if not self._is_held:
+                return
             self._is_held = False
+            _held.remove(self)
+            # a network file system tells here that it has not written the holder's name; the lock is free
+            with suppress(OSError):
+                os.close(self.descriptor)
 
     def __enter__(self) -> Self:
         return self
