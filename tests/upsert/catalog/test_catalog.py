@@ -217,6 +217,16 @@ def test_folder_that_a_killed_create_or_writer_left_becomes_a_table(catalog: Cat
     assert table.snapshot().scan().num_rows == 1
 
 
+def test_create_if_not_exists_looks_at_no_file_of_the_table_that_is_there(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It walked through all of them, of which there may be millions."""
+    catalog.sql(ORDERS)
+    catalog.table("orders").write(rows(id=[1], product=["tea"]))
+    monkeypatch.setattr(os, "scandir", pytest.fail)
+    catalog.sql(ORDERS.replace("TABLE", "TABLE IF NOT EXISTS"))
+
+
 def test_remains_of_a_table_without_its_definition_become_no_other_table(catalog: Catalog) -> None:
     """Its snapshots were taken for those of the new one."""
     catalog.sql(ORDERS)

@@ -210,6 +210,8 @@ def files_of_others(folder: str) -> list[str]:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []  # who makes the folder, or writes into it, says what is wrong
+    if paths.TABLE_FILE in names:
+        return []  # and its files, which may be many, are not looked at
     found = sorted(name for name in names if not _is_left(folder, name))
     # it is looked for afterwards: a table may be created meanwhile
     return [] if os.path.exists(os.path.join(folder, paths.TABLE_FILE)) else found
