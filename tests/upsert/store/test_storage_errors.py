@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -176,6 +177,26 @@ def test_a_snapshot_that_is_there_and_may_not_stay_is_not_called_a_failure(
         with pytest.raises(UnknownOutcomeError, match=r"whether it is there for good, .* look at the"):
             table.write(pa.table({"id": [1]}))
     assert table.snapshot().scan()["id"].to_pylist() == [1]
+
+
+def test_a_folder_that_cannot_be_opened_for_a_commit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That was a bare OSError."""
+    table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}))
+    folder, opened = os.path.join(table.root, paths.SNAPSHOT_FOLDER), os.open
+
+    def fails(path: str, *given: Any, **more: Any) -> int:
+        if path == folder:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(path, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        with pytest.raises(StorageError, match=r"raise the limit of open files .* \(ulimit -n\)") as told:
+            table.write(pa.table({"id": [1]}))
+    assert told.value.filename == folder
+    assert table.snapshot().id == 0
 
 
 @pytest.mark.parametrize("written", [2, 5])

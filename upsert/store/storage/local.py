@@ -66,7 +66,7 @@ class LocalStorage:
     @contextmanager
     def publishing_into(self, folder: str, check: Callable[[], None]) -> Iterator[None]:
         """A block in which ``put_if_absent`` names files in this folder, wherever it is, after a check."""
-        with _opened_folder(folder) as descriptor:
+        with disk_errors_of(folder), _opened_folder(folder) as descriptor:
             token = _HELD.set(_Held(folder, descriptor, check))
             try:
                 yield

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,7 +28,7 @@ from upsert.errors import (
 )
 from upsert.flock import FileLock
 from upsert.schema import Column, TableSchema
-from upsert.store import Table
+from upsert.store import Table, paths
 from upsert.store.alterations import AddColumn
 from upsert.store.commit import committer, staging
 from upsert.store.commit.change import Change
@@ -43,6 +44,7 @@ from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.rows.layout import Layout
 from upsert.store.storage import local, put_if_absent
+from upsert.store.storage.local import LocalStorage
 from upsert.store.upkeep.compaction import execute, full
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
@@ -342,22 +344,42 @@ class _Killed(BaseException):
     """What a process does not do any more."""
 
 
+@pytest.mark.parametrize(
+    ("dropped_at", "end"),
+    [("before its folder is opened", TableNotFoundError), ("publish.before-link", _Killed)],
+)
 def test_a_writer_that_is_killed_leaves_nothing_in_a_table_that_was_created_again_right_then(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropped_at: str, end: type[BaseException]
 ) -> None:
     """Its snapshot was the new table's first one, which could not be read: it is named in the old folder."""
     created: list[Table] = []
 
+    def create_again() -> None:
+        Path(table.path).rename(tmp_path / "dropped")
+        created.append(Table.create(table.path, SCHEMA, QUIET))
+        for folder in ("bucket-0", paths.MANIFEST_FOLDER):  # a writer of the new table is at work
+            Path(table.path, folder).mkdir()
+
+    acts = [create_again]
+
     def reach(point: str) -> None:
-        if point == "publish.before-link" and not (tmp_path / "dropped").exists():
-            Path(table.path).rename(tmp_path / "dropped")
-            created.append(Table.create(table.path, SCHEMA, QUIET))
+        if point == dropped_at and acts:
+            rival = threading.Thread(target=acts.pop())
+            rival.start()
+            rival.join()
         if point == "publish.after-link" and created:
             raise _Killed
 
+    into = LocalStorage.publishing_into
+
+    def reached_before(*given: Any) -> AbstractContextManager[None]:
+        reach("before its folder is opened")
+        return into(*given)
+
     with monkeypatch.context() as patch:
         patch.setattr(local, "reach", reach)
-        with pytest.raises(_Killed):
+        patch.setattr(LocalStorage, "publishing_into", reached_before)
+        with pytest.raises(end):
             table.write(rows(9))
     (other,) = created
     assert ids_of(other) == []
