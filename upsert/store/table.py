@@ -430,16 +430,18 @@ class Table:
             SchemaError: the rows do not fit.
             ChangelogError: two different values of one key are left.
         """
-        return staging.stage_folded(
-            self.published, rows, order, definition, is_committed_here=is_committed_here
-        )
+        with self.published.writing():
+            return staging.stage_folded(
+                self.published, rows, order, definition, is_committed_here=is_committed_here
+            )
 
     def stage_raw(self, rows: Rows, *, definition: int | None = None) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
 
         Arguments are those of ``stage``, and rows that do not fit are a ``SchemaError``.
         """
-        return staging.stage_raw(self.published, rows, definition=definition)
+        with self.published.writing():
+            return staging.stage_raw(self.published, rows, definition=definition)
 
     def folded(self, staged: StagedFiles) -> StagedFiles:
         """What ``stage_raw`` returned, or what is of some buckets in it, as files that ``stage`` would write.
@@ -914,7 +916,7 @@ class Table:
             LogNotPublishedError: it is compacted; the log does not say yet that partitions have expired.
         """
         is_wanted = compaction.in_buckets(self.schema, partition, buckets)
-        with background.compaction_lock(self.root, wait=True):
+        with background.compaction_lock(self.root, wait=True), self.published.writing():
             info = compaction.compact_fully(self._committer, self.options, is_wanted)
             info = index_building.build(self._committer, is_wanted) or info
         self.maintain()

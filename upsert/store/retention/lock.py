@@ -90,7 +90,8 @@ def lifetime_lock(history: History, *, give_up_after_s: float = GIVE_UP_AFTER_S)
             f"for {give_up_after_s:g} s; end that one, then run this again"
         ) from None
     try:
-        yield lock
+        with history.writing():
+            yield lock
     finally:
         lock.release()
 

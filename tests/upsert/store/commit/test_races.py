@@ -424,17 +424,42 @@ def test_the_name_of_a_table_is_free_though_it_was_dropped_while_others_wrote(
     assert_nothing_is_left_over(other)
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda table: table.write(rows(1)),
+        lambda table: table.stage(rows(1), order="none"),
+        lambda table: table.stage_raw(rows(1)),
+        Table.compact,
+    ],
+)
 def test_rows_whose_table_is_dropped_while_they_are_staged_are_refused(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object]
 ) -> None:
-    def write_file(path: str, *_: object) -> Any:
+    for _ in range(2):
+        table.write(rows(1))
+
+    def make_parent(_: str) -> None:
         if not (tmp_path / "dropped").exists():
             Path(table.path).rename(tmp_path / "dropped")
-        raise FileNotFoundError(path)
 
-    monkeypatch.setattr(writing, "_write_file", write_file)
+    monkeypatch.setattr(local, "make_parent", make_parent)
     with pytest.raises(TableNotFoundError, match="was it dropped"):
-        table.write(rows(1))
+        act(table)
+
+
+def test_a_tag_whose_table_is_dropped_meanwhile_says_so(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.write(rows(1))
+
+    def reach(point: str) -> None:
+        if point == "publish.before-link":
+            Path(table.path).rename(tmp_path / "dropped")
+
+    monkeypatch.setattr(local, "reach", reach)
+    with pytest.raises(TableNotFoundError, match="was it dropped"):
+        table.tag("first")
 
 
 def test_a_look_at_a_table_that_was_created_again_right_then_is_no_damage(
