@@ -288,6 +288,20 @@ def test_a_folder_that_this_user_may_not_lock_is_named(folder: Path, statement: 
     assert told.value.filename == str(folder / locked)
 
 
+def test_a_database_with_a_folder_that_this_user_may_not_list_is_not_dropped(folder: Path) -> None:
+    """It was moved away with the database, and nobody could tell what was in it."""
+    catalog = Catalog(folder / "w")
+    catalog.sql("CREATE DATABASE d")
+    private = folder / "w" / "d.db" / "private"
+    private.mkdir()
+    for open_ in (folder / "w", private.parent):
+        open_.chmod(0o777)
+    with denied(private), pytest.raises(StorageError, match="Permission denied") as told:
+        catalog.sql("DROP DATABASE d CASCADE")
+    assert told.value.filename == str(private)
+    assert os.listdir(folder / "w") == ["d.db"]
+
+
 def test_a_table_of_another_user_that_cannot_be_replaced_is_named(folder: Path) -> None:
     """Two folders change places only where both may be written."""
     catalog = Catalog(folder / "w")

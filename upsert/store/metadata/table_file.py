@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self
@@ -193,7 +194,11 @@ def check_unused(folder: str) -> None:
 
     What else lies in it would be deleted with the table, and old files of a table would be taken for its own.
     """
-    if storage_of(folder).is_local and (found := files_of_others(folder)):
+    found: list[str] = []
+    if storage_of(folder).is_local:
+        with suppress(PermissionError):  # who writes into it says what is wrong
+            found = files_of_others(folder)
+    if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise ConfigurationError(
             f"table path {folder!r} must be a folder that is empty or not there yet, for DROP TABLE deletes "
@@ -207,9 +212,9 @@ def files_of_others(folder: str) -> list[str]:
     But for what a killed CREATE TABLE, or a writer of a dropped table, has left.
     """
     try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []  # who makes the folder, or writes into it, says what is wrong
+        names = storage_of(folder).names(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # who makes the folder says what is wrong
     if paths.TABLE_FILE in names:
         return []  # and its files, which may be many, are not looked at
     found = sorted(name for name in names if not _is_left(folder, name))
