@@ -279,9 +279,8 @@ class Committer:
     def publish(self, info: SnapshotInfo, change: Change) -> bool:
         """Whether ``info`` is now part of the history; False if another snapshot has its id."""
         path, content = os.path.join(self.root, paths.snapshot_file(info.id)), info.content(self.history.uuid)
-        folder, check = os.path.dirname(path), self.history.check_identity
         try:
-            with self._storage.publishing_into(folder, check):
+            with self.history.publishing(path):
                 won = self.environment.put_if_absent(path, content)
         except (TableNotFoundError, UnknownOutcomeError):
             raise

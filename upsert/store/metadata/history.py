@@ -14,7 +14,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Final, TypeVar
@@ -227,6 +227,10 @@ class History:
                     f"{uuid!r}; open it again"
                 )
             self._checked = found.version
+
+    def publishing(self, path: str) -> AbstractContextManager[None]:
+        """A block that publishes a file; in another table, created in this one's place, it never appears."""
+        return self._storage.publishing_into(os.path.dirname(path), self.check_identity)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -95,7 +95,9 @@ def hold(
         now_ms = int((time.time() if now_s is None else now_s) * 1000)
         consumer = Consumer(name, version, now_ms, now_ms + int(lease_s * 1000))
         reach("hold.before-file")
-        storage_of(path).replace(path, consumer.content(history.uuid))
+        storage_of(path).prepare(os.path.dirname(path))
+        with history.publishing(path):
+            storage_of(path).replace(path, consumer.content(history.uuid))
         reach("hold.after-file")
         lock.check()
     return consumer

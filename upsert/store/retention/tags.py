@@ -38,7 +38,9 @@ def create(history: History, name: str, id: int | None) -> Tag:
             )
         tag = Tag(name, info, int(time.time() * 1000))
         storage_of(path).prepare(os.path.dirname(path))
-        if not put_if_absent(path, tag.content(history.uuid)):
+        with history.publishing(path):
+            is_new = put_if_absent(path, tag.content(history.uuid))
+        if not is_new:
             raise ConfigurationError(
                 f"table {history.root!r}: a tag's name must not be in use, got {name!r}; delete that tag "
                 "first, or choose another name"

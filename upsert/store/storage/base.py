@@ -79,7 +79,7 @@ class Storage(Protocol):
         """
 
     def publishing_into(self, folder: str, check: Callable[[], None]) -> AbstractContextManager[None]:
-        """A block in which ``put_if_absent`` publishes into the folder that has this path when it begins.
+        """A block in which files get names in the folder that has this path when it begins.
 
         On a disk another one may have the path by then, of a table that was created there again; so ``check``
         is called just before a file appears, and raises if it shall not. Elsewhere folders stay in place.

@@ -65,7 +65,7 @@ class LocalStorage:
 
     @contextmanager
     def publishing_into(self, folder: str, check: Callable[[], None]) -> Iterator[None]:
-        """A block in which ``put_if_absent`` names files in this folder, wherever it is, after a check."""
+        """A block in which files get names in this folder, wherever it is, after a check."""
         with disk_errors_of(folder), _opened_folder(folder) as descriptor:
             token = _HELD.set(_Held(folder, descriptor, check))
             try:
@@ -225,6 +225,8 @@ def _name_new_file(
     for left in reversed(range(_TRIES)):
         with _temporary_file(folder, path, content, mode, sync) as temporary:
             try:
+                if (held := _HELD.get()) is not None and held.descriptor == folder:
+                    held.check()
                 give_name(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except FileNotFoundError:
                 if not left or _is_in(folder, temporary):
@@ -241,8 +243,6 @@ def _name_new_file(
 
 
 def _published(temporary: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
-    if (held := _HELD.get()) is not None and held.descriptor == dst_dir_fd:
-        held.check()
     reach("publish.before-link")
     os.link(temporary, name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
     reach("publish.after-link")

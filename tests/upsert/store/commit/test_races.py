@@ -46,6 +46,7 @@ from upsert.store.rows.layout import Layout
 from upsert.store.storage import local, put_if_absent
 from upsert.store.storage.local import LocalStorage
 from upsert.store.upkeep.compaction import execute, full
+from upsert.store.version import Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 QUIET = {"write-only": "true"}
@@ -385,6 +386,37 @@ def test_a_writer_that_is_killed_leaves_nothing_in_a_table_that_was_created_agai
     assert ids_of(other) == []
     other.write(rows(1))
     assert ids_of(other) == [1]
+
+
+@pytest.mark.parametrize(
+    "act", [lambda table: table.tag("first"), lambda table: table.hold("reader", Version.complete(1))]
+)
+def test_what_holds_a_snapshot_is_none_in_a_table_that_was_created_again_right_then(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object]
+) -> None:
+    """The new table could expire and clean nothing: it had a tag or a consumer that it could not read."""
+    table.write(rows(1))
+    make_parent, acts = local.make_parent, ["create again"]
+
+    def create_again() -> None:
+        Path(table.path).rename(tmp_path / "dropped")
+        Table.create(table.path, SCHEMA, QUIET)
+
+    def made(path: str) -> None:
+        if acts:
+            acts.clear()
+            rival = threading.Thread(target=create_again)
+            rival.start()
+            rival.join()
+        make_parent(path)
+
+    monkeypatch.setattr(local, "make_parent", made)
+    with pytest.raises(TableNotFoundError, match="dropped and created again"):
+        act(table)
+    other = Table.open(table.path)
+    assert other.tags() == other.consumers() == ()
+    other.write(rows(2))
+    other.expire(keep=1)
 
 
 @pytest.mark.parametrize(
