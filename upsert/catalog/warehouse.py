@@ -193,11 +193,17 @@ class Warehouse:
                 locks.enter_context(one.alone())
             prepare()
             if os.path.lexists(target):
-                raise TableExistsError(f"table {new!r} exists already in {to.folder!r}; choose another name")
+                if not os.path.isdir(target) or os.path.lexists(os.path.join(target, TABLE_FILE)):
+                    raise TableExistsError(
+                        f"table {new!r} exists already in {to.folder!r}; choose another name"
+                    )
+                table_file.check_unused(target)
+                to.throw_away(target)  # what writers have left of a table that had the name
             with disk_errors_of(target):
                 os.rename(self.existing(name), target)
                 sync_folder(to.folder)
                 sync_folder(self.folder)
+        to.empty_trash()
 
     def throw_away(self, path: str) -> None:
         """Atomically move a folder out of sight, to be deleted; the caller holds the catalog's lock."""

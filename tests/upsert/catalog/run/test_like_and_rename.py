@@ -1,5 +1,6 @@
 """CREATE TABLE … LIKE, ALTER TABLE … RENAME TO, and changes of what a table declares, through SQL."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,20 @@ class TestRename:
             with pytest.raises(error, match=message):
                 catalog.sql(f"ALTER TABLE {text_}")
         assert catalog.tables() == ("other", "source")
+
+    def test_name_is_free_though_others_wrote_while_its_table_went(self, catalog: Catalog) -> None:
+        """As when tables change places: a writer had left folders, which were told as a table."""
+        catalog.sql("CREATE TABLE next LIKE source")
+        catalog.sql("ALTER TABLE source RENAME TO before")
+        left = Path(catalog.warehouse, "source", "day=x", "bucket-0")
+        left.mkdir(parents=True)
+        catalog.sql("ALTER TABLE next RENAME TO source")
+        assert sorted(os.listdir(catalog.warehouse)) == ["before", "source"]
+        Path(catalog.warehouse, "next").mkdir()
+        Path(catalog.warehouse, "next", "notes.txt").touch()
+        with pytest.raises(ConfigurationError, match=r"got one with 'notes\.txt'; move them away"):
+            catalog.sql("ALTER TABLE source RENAME TO next")
+        assert catalog.tables() == ("before", "source")
 
     def test_job_finds_its_checkpoint_under_the_new_name(self, catalog: Catalog) -> None:
         catalog.sql("SET 'pipeline.name' = 'job'")
