@@ -119,6 +119,12 @@ class Databases:
             raise DatabaseNotFoundError(f"database {name!r} does not exist in {self.folder!r}; {hint}")
         return warehouse_at(self._path(name), is_database=True)
 
+    def path_of(self, table: str) -> str:
+        """The folder of ``database.name``, whether there are such or not."""
+        database, _, own = table.partition(".")
+        folder = self.folder if checked_name(database, "database") == DEFAULT else self._path(database)
+        return warehouse_at(folder).path(own)
+
     def all_tables(self) -> Iterator[tuple[str, str]]:
         """Database and name of each table; a database that another process drops meanwhile has none."""
         for database in self.names():

@@ -132,6 +132,28 @@ def test_a_query_keeps_a_view_and_the_views_on_it(catalog: Catalog, spark: Spark
     assert [*catalog.context.views.values()] == [last], "what has ended is not kept with its plans"
 
 
+def test_a_view_of_a_database_that_is_gone_says_so_and_can_be_dropped(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    for name in ("raw", "desk"):
+        catalog.sql(f"CREATE DATABASE {name}")
+    catalog.sql("CREATE TABLE raw.t (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("USE desk")
+    view = catalog.create_view("default.ids", "SELECT id FROM raw.t", spark=spark)
+    catalog.sql("USE `default`")
+    catalog.sql("DROP DATABASE desk")  # the query names no table of it
+    catalog.sql("INSERT INTO raw.t VALUES (1)")
+    assert view.refresh()
+    catalog.sql("DROP DATABASE raw CASCADE")
+    told = "view 'ids': its query reads table 'raw.t', which was dropped or made again"
+    with pytest.raises(TableNotFoundError, match=told):
+        catalog.view("ids", spark).refresh()
+    (shown,) = catalog.sql("SHOW MATERIALIZED VIEWS").rows.to_pylist()
+    assert shown["state"].startswith(f"cannot be refreshed: {told}")
+    catalog.sql("DROP MATERIALIZED VIEW ids")
+    assert "ids" not in catalog.tables()
+
+
 def test_statements(catalog: Catalog, spark: SparkSession) -> None:
     def said(text: str) -> str:
         return repr(catalog.sql(text, spark))

@@ -377,14 +377,14 @@ class _Query:
     def context(self) -> Context:
         """Where its names are looked up: as in the session that created the view."""
         context = Context(self.warehouse, None, self.definition.catalog)
-        context.databases.use(self.definition.database)
+        context.databases.current = self.definition.database  # which may be gone: not each name is of it
         return context
 
     @property
     def bases(self) -> Bases:
-        """The tables that it reads."""
+        """The tables that it reads, also those of a database that is gone."""
         databases = self.context.databases
-        return {b.table: (databases.resolve(b.table).path, b.uuid) for b in self.definition.bases}
+        return {b.table: (databases.path_of(b.table), b.uuid) for b in self.definition.bases}
 
     def rows(self, session: SparkSession, versions: Versions, view: TableSchema | None = None) -> DataFrame:
         """Its rows at some versions of its tables; refuses those that a ``view`` cannot hold."""
