@@ -20,7 +20,6 @@ from upsert.flock import FileLock
 from upsert.store import paths
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.storage import storage_of
-from upsert.store.storage.base import DENIED
 from upsert.store.storage.lease import LEASE_S, KeptLease, age
 from upsert.store.table import Table
 from upsert.store.upkeep.query_state import drop_folder
@@ -177,7 +176,7 @@ def _release(
 def release(tables: Iterable[str], is_over: Callable[[str], bool]) -> None:
     """End the leases of some consumers, by their names; one that cannot be ended here ends by itself."""
     for path in tables:
-        with suppress(TableNotFoundError, *DENIED):
+        with suppress(UpsertError, OSError):
             table = Table.open(path)
             for consumer in table.consumers():
                 if is_over(consumer.name):

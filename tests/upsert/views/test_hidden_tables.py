@@ -1,5 +1,6 @@
 """Hidden tables that a view no longer needs go, unless a refresh may read them; a kill leaves no half."""
 
+import shutil
 import subprocess
 from pathlib import Path
 from threading import Thread
@@ -11,12 +12,13 @@ import pytest
 from tests.forked_python import forked_program
 from tests.object_store import ObjectStore
 from upsert import Table
+from upsert.catalog.connectors.definition import Definition, define
 from upsert.failpoints import ENVIRONMENT_VARIABLE
 from upsert.schema import TableSchema
 from upsert.store.storage import storage_of
 from upsert.store.version import Version
 from upsert.views import hidden_tables
-from upsert.views.hidden_tables import HIDDEN_TABLES, POINTS, drop_unused, reading, uuids_of
+from upsert.views.hidden_tables import HIDDEN_TABLES, POINTS, drop_unused, reading, release, uuids_of
 
 SCHEMA = TableSchema.of({"n": pa.int64()})
 
@@ -51,6 +53,17 @@ def names(view: Table) -> list[str]:
 
 def drop(view: Table, *needed: str) -> bool:
     return drop_unused(view.root, view.uuid, needed, ())
+
+
+def test_what_cannot_be_released_keeps_nothing_else_from_it(tmp_path: Path) -> None:
+    """The view is gone by then: an error would leave what else it has, and say that it is there."""
+    damaged, connector, base = (table(str(tmp_path / name)) for name in ("damaged", "connector", "base"))
+    base.hold("view-one", Version.complete(0))
+    Path(damaged.root, "table.json").write_text("{")
+    shutil.rmtree(connector.root)
+    define(connector.root, Definition("datagen", SCHEMA, {}))
+    release([damaged.root, connector.root, base.root], "view-one".__eq__)
+    assert base.consumers() == ()
 
 
 def test_what_is_needed_stays_and_keeps_what_it_holds(view: Table, tmp_path: Path) -> None:
