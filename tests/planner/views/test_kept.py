@@ -1110,6 +1110,26 @@ def test_a_view_holds_what_its_next_refresh_reads_until_it_is_dropped(
         assert [consumer.name for consumer in sales.consumers()] == held, "none of a view that is not there"
 
 
+def test_a_view_that_stops_after_its_first_refresh_holds_what_it_reads_if_it_is_there(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: str) -> None:
+        raise KeyboardInterrupt
+
+    query = catalog.create_view("totals", TOTALS, spark=spark).start()
+    for name, step in {"totals": "local.exchange", "rows": "create_as.reach"}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(f"upsert.catalog.create_as.{step}", stop)
+            with pytest.raises(KeyboardInterrupt):
+                catalog.create_view(name, CHANGED["rows"], or_replace=True, spark=spark)
+    held = {consumer.name[: len("view-") + 32] for consumer in catalog.table("sales").consumers()}
+    assert held == {f"view-{catalog.table(name).uuid}" for name in ("totals", "rows")}
+    change(catalog, 3)
+    query.processAllAvailable()
+    assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
+    query.stop()
+
+
 def test_a_view_leaves_nothing_that_is_dropped_with_its_database(
     catalog: Catalog, spark: SparkSession
 ) -> None:

@@ -112,13 +112,27 @@ def create(context: Context, statement: s.CreateView, spark: SparkSession | None
         before = opened(context, statement.name, spark)  # only a view is replaced
     session = jobs.needed(spark, what, context.options.forwarded())
     target, rows = _planned(context, table_ref, statement, session)
-    stages, hook = stages_of(table_ref.tables), JobStatusHook()
+    stages, make = stages_of(table_ref.tables), fill_table if before is None else replace_table
+    try:
+        make(stages, target, rows, JobStatusHook())
+    except BaseException:
+        if target.uuids and not _is_there(table_ref, *target.uuids):
+            _release(*target.uuids, target.bases)
+        raise
     if before is None:
-        fill_table(stages, target, rows, hook)
         return Done(what, "created")
-    replace_table(stages, target, rows, hook)
     _forget(before)
     return Done(what, "replaced")
+
+
+def _is_there(table_ref: TableRef, uuid: str) -> bool:
+    """Whether a name is that of the table with this uuid; so it is said where that cannot be told."""
+    try:
+        return Table.open(table_ref.existing()).uuid == uuid
+    except (TableNotFoundError, DatabaseNotFoundError):
+        return False
+    except (UpsertError, OSError):
+        return True
 
 
 def _as_it_was(table_ref: TableRef, statement: s.CreateView) -> str:
@@ -431,11 +445,15 @@ class _Query:
 
 @dataclass(frozen=True)
 class _NewView(NewTable):
-    """A view that is being created: a table, and the versions of the tables that its first rows are of."""
+    """A view that is being created: a table, and the versions of the tables that its first rows are of.
+
+    ``uuids`` gets the uuid of the table when that is filled, and holds what it reads.
+    """
 
     versions: Versions = field(default_factory=dict)
     bases: Bases = field(default_factory=dict)
     plan: Plan | None = None
+    uuids: list[str] = field(default_factory=list)
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Refresh the empty view."""
@@ -444,13 +462,9 @@ class _NewView(NewTable):
             return rows
 
         of_query = rows.sparkSession, lambda session: session, rows_at, self.bases
-        table = Table.open(folder)
-        try:
-            Refresher(self.name, folder, table.uuid, *of_query, self.plan).refresh(self.versions)
-        except BaseException:
-            if table.snapshot().id == 0:  # else the view may be there
-                _release(table.uuid, self.bases)
-            raise
+        uuid = Table.open(folder).uuid
+        self.uuids.append(uuid)
+        Refresher(self.name, folder, uuid, *of_query, self.plan).refresh(self.versions)
 
 
 def _dependence(query: QueryText, views: Iterable[ViewText], rows: DataFrame) -> Dependence | None:
