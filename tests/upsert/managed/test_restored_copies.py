@@ -314,6 +314,54 @@ def test_a_micro_batch_that_the_mark_names_is_a_replay_whatever_the_clock_was_se
         mark.has_rows(table, 0)
 
 
+def commit(table: Table, batch: int) -> SnapshotInfo:
+    """A micro-batch of query ``q``."""
+    rows = table.stage_raw(pa.table({"id": [batch], "v": [batch]}))
+    return table.commit([rows], writer_id="q", transaction=batch).info
+
+
+def test_a_micro_batch_that_was_planned_well_after_its_commit_is_another_one(
+    mark: CheckpointMark, tmp_path: Path
+) -> None:
+    """A clock may have been set back a little; whether an expired commit was earlier is not known."""
+    table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true"})
+    (tmp_path / "c" / "offsets").mkdir()
+
+    def plan(ms: int) -> None:
+        (tmp_path / "c" / "offsets" / "0").write_text(f'v1\n{{"batchTimestampMs":{ms}}}\n{{}}')
+
+    committed_ms = commit(table, 0).time_ms
+    plan(committed_ms + 30_000)
+    assert mark.has_rows(table, 0)
+    plan(committed_ms + 90_000)
+    with pytest.raises(MissingStateError, match=r"micro-batch 0, planned at .* must not be there yet"):
+        mark.has_rows(table, 0)
+    write(table, 7)
+    table.expire(keep=1)
+    assert table.snapshot().info.oldest == 2
+    assert mark.has_rows(table, 0)
+
+
+def test_a_sink_without_what_its_checkpoint_says_was_written_is_refused(
+    mark: CheckpointMark, table: Table
+) -> None:
+    """Also if it has others of the same numbers, for it was written on from an older copy."""
+    restore = kept_copy(Path(table.path))
+    commit(table, 3)
+    mark.note(table, 3)
+    assert [mark.has_rows(table, batch) for batch in (3, 4)] == [True, False]
+    with pytest.raises(MissingStateError, match=r"micro-batch 2 must follow .* that is 3: the checkpoint is"):
+        mark.has_rows(table, 2)
+    restore()
+    forget_all()
+    older = Table.open(table.path)
+    for last, found in ((None, "it has none of them"), (2, "up to 2 only"), (3, "others of these numbers")):
+        if last is not None:
+            commit(older, last)
+        with pytest.raises(MissingStateError, match=rf"up to 3 that the checkpoint says .* {found}"):
+            mark.has_rows(older, 4)
+
+
 def test_a_mark_that_cannot_be_written_leaves_no_file(
     table: Table, mark: CheckpointMark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,20 @@ def test_nothing_goes_while_a_refresh_runs(view: Table) -> None:
     assert names(view) == ["aaaa"]
 
 
+def test_of_two_processes_that_drop_at_once_one_does(view: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    others: list[bool] = []
+
+    def reach(point: str) -> None:
+        if point == POINTS[0]:
+            monkeypatch.setattr(hidden_tables, "reach", lambda _: None)
+            others.append(drop(view))
+
+    monkeypatch.setattr(hidden_tables, "reach", reach)
+    assert drop(view, "aaaa")
+    assert others == [False]
+    assert names(view) == ["aaaa"]
+
+
 def test_a_refresh_begins_when_what_is_being_dropped_is_gone(
     view: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +139,25 @@ def test_a_refresh_that_has_died_is_passed_over(s3: ObjectStore, monkeypatch: py
     monkeypatch.setattr(hidden_tables, "LEASE_S", -1)
     assert drop(view)
     assert names(view) == []
+    with pytest.raises(StopIteration):
+        next(dead.gen)
+
+
+def test_a_refresh_waits_for_who_drops_tables_unless_that_has_died(
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = made(s3.folder())
+    dead: Any = hidden_tables._alone(view.root)
+    assert dead.__enter__()
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        assert not waited
+        waited.append(seconds)
+        monkeypatch.setattr(hidden_tables, "LEASE_S", -1)
+
+    with reading(view.root, sleep=sleep):
+        assert waited
     with pytest.raises(StopIteration):
         next(dead.gen)
 
