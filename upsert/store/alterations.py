@@ -261,8 +261,7 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
     _check_fixed(definition, new)
     if _content(new) == _content(definition):
         return definition
-    moved = definition.moved or before.bucket != after.bucket
-    return replace(new, version=definition.version + 1, moved=moved)
+    return replace(new, version=definition.version + 1)
 
 
 def _check_names(old: Definition, new: Definition) -> None:

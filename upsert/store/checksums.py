@@ -77,18 +77,12 @@ FORMAT_OF_INITIAL_VALUES: Final = 4
 """Version of a definition by which older rows have a value, where earlier releases would read NULL."""
 
 FORMAT_OF_SNAPSHOTS: Final = FORMAT_OF_INITIAL_VALUES
-"""Version of a snapshot; releases refuse it that would take small files without a sidecar for damaged."""
+"""Version of a snapshot; releases refuse it that would take small files without a sidecar for damaged.
 
-FORMAT_OF_MOVED_ROWS: Final = 5
-"""Version of a definition with another number of buckets than an earlier one, by which older states lie."""
+Among them are all that take older states of a table to lie by its present number of buckets.
+"""
 
-_FORMATS: Final = (
-    FORMAT_VERSION,
-    FORMAT_OF_RULES,
-    FORMAT_OF_TYPES,
-    FORMAT_OF_INITIAL_VALUES,
-    FORMAT_OF_MOVED_ROWS,
-)
+_FORMATS: Final = (FORMAT_VERSION, FORMAT_OF_RULES, FORMAT_OF_TYPES, FORMAT_OF_INITIAL_VALUES)
 _FIELD: Final = "checksum"
 _END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')
 _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')

@@ -14,13 +14,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from upsert.codec import Jsonable, written_with
+from upsert.codec import Jsonable
 from upsert.errors import CorruptTableError
 from upsert.schema import Check, TableSchema
 from upsert.store import paths
 from upsert.store.checksums import (
     FORMAT_OF_INITIAL_VALUES,
-    FORMAT_OF_MOVED_ROWS,
     FORMAT_OF_RULES,
     FORMAT_OF_TYPES,
     checksum_of_value,
@@ -42,8 +41,6 @@ class Definition:
             client, so they are not in the repr.
         untracked: partitions whose commits show in no change stream.
         last_id: the highest field id that any column, or field of a struct, has had.
-        moved: whether the table has ever had another number of buckets; releases that take all its states
-            to lie by the present one refuse such a definition.
         owner: what the definition belongs to, for messages.
         checksum: of what its file says, as it was read; 0 before that.
     """
@@ -53,7 +50,6 @@ class Definition:
     given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     untracked: frozenset[Partition] = frozenset()
     last_id: int = 0
-    moved: bool = False
     owner: str = field(default="table", compare=False)
     checksum: int = field(default=0, compare=False, repr=False)
 
@@ -80,9 +76,8 @@ class Definition:
     def content(self, uuid: str) -> bytes:
         """The content of this version's file, for the table with this uuid."""
         untracked = sorted(self.untracked, key=lambda one: repr([list(pair) for pair in one]))
-        said = _Said(uuid, self.version, self.schema, self.given, tuple(untracked), self.last_id, self.moved)
-        form = {"format": FORMAT_OF_MOVED_ROWS} if self.moved else format_of(self.schema)
-        value = {**form, **said.to_json()}
+        said = _Said(uuid, self.version, self.schema, self.given, tuple(untracked), self.last_id)
+        value = {**format_of(self.schema), **said.to_json()}
         return content_of(value, subject_of(uuid, paths.definition_file(self.version)))
 
     @classmethod
@@ -92,8 +87,7 @@ class Definition:
         try:
             said = _Said.from_json(value)
             untracked, checksum = frozenset(said.untracked), checksum_of_value(value)
-            fields = said.version, said.schema, said.options, untracked, said.last_id, said.moved
-            found = cls(*fields, owner, checksum)
+            found = cls(said.version, said.schema, said.options, untracked, said.last_id, owner, checksum)
             found.layout  # noqa: B018 - refuses what cannot be a table before anyone counts on it
         except (KeyError, TypeError, ValueError, AttributeError, CorruptTableError) as cause:
             raise CorruptTableError(
@@ -117,7 +111,6 @@ class _Said(Jsonable):
     options: Mapping[str, str]
     untracked: tuple[Partition, ...]
     last_id: int
-    moved: bool = field(default=False, metadata=written_with("moved"))
 
 
 def why_unreadable(old: Definition, new: Definition) -> str | None:

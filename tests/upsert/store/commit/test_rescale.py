@@ -1,6 +1,5 @@
 """ALTER TABLE to another number of buckets: rows, their ages and changes stay, whoever is at work."""
 
-import json
 import random
 import shutil
 from collections import Counter
@@ -182,16 +181,6 @@ def test_old_states_are_read_where_their_rows_lay(tmp_path: Path) -> None:
         assert Counter(tuple(row.values()) for row in old.lookup(["id"], keys).to_pylist()) == state
         for key, text in state:
             assert old.scan(where=[("id", "=", key)]).to_pylist() == [{"id": key, "v": text}]
-
-
-def test_earlier_releases_refuse_a_table_whose_older_states_lie_in_other_buckets(tmp_path: Path) -> None:
-    """They would read changes since an older state by the present number, and find no old rows."""
-    table = Table.create(tmp_path / "t", KEYED, {"bucket": "2"})
-    for change in (SetComment(None, "a"), buckets(3), SetComment(None, "b"), buckets(2)):
-        table.alter(change)
-    texts = [path.read_text() for path in sorted((tmp_path / "t" / "definition").iterdir())]
-    assert [json.loads(text)["format"] for text in texts] == [1, 5, 5, 5]
-    assert Table.open(tmp_path / "t").check(deep=True) == ()
 
 
 def test_a_state_is_read_by_its_id_without_all_definitions_that_there_were(tmp_path: Path) -> None:
