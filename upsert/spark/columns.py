@@ -16,6 +16,7 @@ from upsert import nested, types
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
+from upsert.spark.version import PYSPARK, SUPPORTED, TIME_DIGITS
 from upsert.store.alterations import AddColumn, AddField, Alteration, WidenColumn, WidenPart, altered
 from upsert.store.commit.change import check_is_no_view
 from upsert.store.rows.conform import is_same_but_for_width
@@ -48,6 +49,25 @@ def spark_schema(schema: TableSchema, *, row_kind: bool, upserts: bool = False) 
         kind = {"name": ROW_KIND_COLUMN, "type": "string", "nullable": False, "metadata": mark}
         fields.append(kind)
     return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def check_spark_has(asked: StructType, version: str = PYSPARK) -> None:
+    """Refuse columns of a type that tables can have and a version of Spark cannot: it says less of why.
+
+    Raises:
+        SchemaError: a column is, or has within it, a TIME of more digits.
+
+    >>> check_spark_has(spark_schema(TableSchema.of({"at": pa.time64("us")}), row_kind=False), "4.2")
+    """
+    most, lacked = TIME_DIGITS[version], types.time_of(types.MAX_TIME_PRECISION)
+    if most == types.MAX_TIME_PRECISION:
+        return
+    for field in asked.fields:
+        if lacked in types.within(types.from_json(field.dataType.jsonValue())):
+            raise SchemaError(
+                f"column {field.name!r}: a TIME in Spark {version} has at most {most} digits of a second, "
+                f"got {type_name(field.dataType)}; leave the column out, or take PySpark {SUPPORTED[-1]}"
+            )
 
 
 def read_columns(asked: StructType, schema: TableSchema, *, of: str) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from upsert.spark.batches import arrow_schema, frame_of_rows, has_variant, read_up_to
+from upsert.spark.columns import check_spark_has
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import FORMAT, active
 from upsert.spark.java import class_name, items_of, java_of, object_of, seq_of, texts_of
@@ -81,7 +82,7 @@ def load_stream(
     if is_connect(spark):
         return _loaded_by_server(reader, options, None)
     source = _source(format_, options)
-    df = reader.options(**options).schema(source.schema()).load()
+    df = reader.options(**options).schema(_asked(source, None)).load()
     _hand_over(df, source, source.streamReader(df.schema) if reader_lasts else None)
     return df
 
@@ -105,8 +106,8 @@ def load_batch(
     if is_connect(spark):
         return _loaded_by_server(reader, options, schema)
     source = _source(format_, options)
-    asked = source.schema() if schema is None else schema
-    if is_planned_now and isinstance(asked, StructType):
+    asked = _asked(source, schema)
+    if is_planned_now:
         found = source.reader(asked)
         planned, size = found.planned() if isinstance(found, SizedReader) else (found.partitions(), None)
         parts = tuple(planned)
@@ -134,14 +135,21 @@ def load_few(
     and for a VARIANT, which PySpark does not hand over where it is NULL.
     """
     source = _source(format_, options)
-    asked = source.schema() if schema is None else schema
-    assert isinstance(asked, StructType)  # our formats have one
+    asked = _asked(source, schema)
     if any(has_variant(field.dataType) for field in asked.fields):
         return None
     reader = source.reader(asked)
     batches = chain.from_iterable(map(reader.read, reader.partitions()))
     rows = read_up_to(batches, most.rows, most.bytes, arrow_schema(asked))
     return None if rows is None else frame_of_rows(spark, rows, asked)
+
+
+def _asked(source: DataSource, schema: StructType | None) -> StructType:
+    """The columns of a read, of which Spark has the types; all that a source has for None."""
+    asked = source.schema() if schema is None else schema
+    assert isinstance(asked, StructType)  # our formats have one
+    check_spark_has(asked)
+    return asked
 
 
 def _loaded_by_server(

@@ -6,6 +6,7 @@ would say no more than the name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyspark
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SUPPORTED: Final = ("4.2", "4.3")
+
+TIME_DIGITS: Final[Mapping[str, int]] = {"4.2": 6, "4.3": 9}
+"""How many digits of a second a TIME has at most in each of them."""
 
 
 def version_of(spark: SparkSession) -> str:

@@ -285,6 +285,34 @@ def test_an_interval_is_no_partition_and_like_a_variant_it_has_no_form_in_record
             catalog.sql(f"CREATE TABLE k (a INT, d {type_}) WITH ({options}, 'format' = '{format_}')")
 
 
+@pytest.mark.skipif(COMPARES_PRECISIONS, reason="later versions than Spark 4.2 have TIME(9)")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT id, t, rank() OVER (ORDER BY id) FROM nanos",
+        "INSERT INTO nanos VALUES (1, TIME '10:00')",
+        "UPDATE nanos SET t = TIME '10:00' WHERE hash(id) > 0",
+        "CREATE MATERIALIZED VIEW w AS SELECT t, count(*) AS n FROM nanos GROUP BY t",
+    ],
+)
+def test_a_type_that_spark_lacks_is_told_by_statements(
+    catalog: Catalog, session: SparkSession, statement: str
+) -> None:
+    catalog.sql("CREATE TABLE nanos (id INT, t TIME(9), PRIMARY KEY (id) NOT ENFORCED)")
+    with pytest.raises(SchemaError, match=r"column 't': a TIME in Spark 4.2 has at most 6 digits"):
+        catalog.sql(statement, session)
+
+
+@pytest.mark.skipif(COMPARES_PRECISIONS, reason="later versions than Spark 4.2 have TIME(9)")
+def test_other_columns_are_read_beside_a_type_that_spark_lacks(
+    catalog: Catalog, session: SparkSession
+) -> None:
+    catalog.sql("CREATE TABLE nanos (id INT, t TIME(9), PRIMARY KEY (id) NOT ENFORCED)")
+    rows = pa.table({"id": pa.array([7], pa.int32()), "t": pa.array([1], pa.time64("ns"))})
+    catalog.table("nanos").write(rows)
+    assert shown(catalog.sql("SELECT id, hash(id) > 0 FROM nanos", session).df) == [("7", "true")]
+
+
 @pytest.mark.long
 @pytest.mark.skipif(not COMPARES_PRECISIONS, reason="Spark 4.2 has no TIME(9)")
 def test_joins_and_views_keep_the_types(catalog: Catalog, session: SparkSession) -> None:

@@ -1,5 +1,7 @@
 """Spark's columns and the table's: what is the same, what fits, what is refused."""
 
+import re
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType, _parse_datatype_json_value
@@ -7,7 +9,7 @@ from pyspark.sql.types import StructType, _parse_datatype_json_value
 from upsert.errors import SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.spark.batches import arrow_schema
-from upsert.spark.columns import check_fits, read_columns, spark_schema
+from upsert.spark.columns import check_fits, check_spark_has, read_columns, spark_schema
 
 TABLE = TableSchema(
     (
@@ -36,6 +38,22 @@ def test_columns_keep_order_nullability_and_comments() -> None:
 
 def test_arrow_schema_that_spark_demands_is_the_tables() -> None:
     assert arrow_schema(spark_schema(TABLE, row_kind=False)) == TABLE.arrow
+
+
+@pytest.mark.parametrize("name", ["at", "all"])
+def test_a_type_that_an_earlier_spark_lacks_is_told_with_its_column(name: str) -> None:
+    nanos = pa.time64("ns")
+    table = TableSchema.of({"id": pa.int64(), "at": nanos, "all": pa.list_(nanos), "us": pa.time64("us")})
+    columns = spark_schema(table, row_kind=True)
+    check_spark_has(columns, "4.3")
+    check_spark_has(StructType([columns["id"], columns["us"], columns["_row_kind"]]), "4.2")
+    type_ = {"at": "TIME(9)", "all": "ARRAY<TIME(9)>"}[name]
+    message = (
+        f"column '{name}': a TIME in Spark 4.2 has at most 6 digits of a second, got {type_}; "
+        "leave the column out, or take PySpark 4.3"
+    )
+    with pytest.raises(SchemaError, match=f"^{re.escape(message)}$"):
+        check_spark_has(StructType([columns[name]]), "4.2")
 
 
 def test_read_may_ask_for_some_columns_in_any_order() -> None:

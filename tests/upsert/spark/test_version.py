@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from planner.spark.versions import CONSTRUCTORS
 from tests.helpers import REPOSITORY
 from upsert.errors import ConfigurationError
-from upsert.spark.version import PYSPARK, SUPPORTED, same_as_pyspark, supported, version_of
+from upsert.spark.version import PYSPARK, SUPPORTED, TIME_DIGITS, same_as_pyspark, supported, version_of
 
 WITH_AN_OLDER_ONE = """
 import importlib, sys
@@ -68,7 +68,7 @@ def test_every_entry_says_that_pyspark_is_too_old() -> None:
 
 
 def test_all_that_names_versions_names_the_same_ones() -> None:
-    assert tuple(CONSTRUCTORS) == SUPPORTED
+    assert tuple(CONSTRUCTORS) == tuple(TIME_DIGITS) == SUPPORTED
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     (needed,) = (one for one in project["dependencies"] if one.startswith("pyspark"))
     major, minor = SUPPORTED[-1].split(".")

@@ -9,7 +9,7 @@ from upsert import types
 from upsert.catalog.run.scans import is_case_sensitive
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import Column, TableSchema
-from upsert.spark.columns import stored_text, type_name
+from upsert.spark.columns import check_spark_has, stored_text, type_name
 from upsert.sql.flink_words import spark_expression
 from upsert.sql.show_create import declared_names
 
@@ -32,11 +32,17 @@ def own_names(names: Iterable[str], schema: TableSchema, spark: SparkSession | N
 
 
 def spark_type(column: Column) -> Any:
-    """Spark's type of a column."""
+    """Spark's type of a column.
+
+    Raises:
+        SchemaError: this version of Spark has no such type.
+    """
     from pyspark.sql.types import StructType
 
-    field = {"name": "c", "type": column.spark_type, "nullable": True, "metadata": {}}
-    return StructType.fromJson({"type": "struct", "fields": [field]})["c"].dataType
+    field = {"name": column.name, "type": column.spark_type, "nullable": True, "metadata": {}}
+    found = StructType.fromJson({"type": "struct", "fields": [field]})
+    check_spark_has(found)
+    return found[column.name].dataType
 
 
 def _is_assignable(given: Any, wanted: Any) -> bool:
