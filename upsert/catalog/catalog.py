@@ -495,11 +495,11 @@ class Catalog:
         from upsert.catalog.query_recorder import QueryRecorder
 
         recorders = self.context.recorders
-        for closed in [of for of, one in recorders.items() if one.is_closed]:
-            del recorders[closed]  # it has the session
-        of = spark, self.warehouse
-        if (found := recorders.get(of)) is None:
-            found = recorders[of] = QueryRecorder(self.warehouse)
+        for of, one in [*recorders.items()]:
+            if one.is_closed:
+                recorders.pop(of, None)  # it has the session
+        if (found := recorders.get(own := (spark, self.warehouse))) is None:
+            found = recorders[own] = QueryRecorder(self.warehouse)
             found.start(spark)
         return found
 

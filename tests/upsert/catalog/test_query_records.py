@@ -430,6 +430,22 @@ def test_a_session_is_not_held_by_a_recorder_that_is_closed(spark: SparkSession,
     recorder.close()
 
 
+@pytest.mark.spark
+def test_threads_may_begin_to_record_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path)
+    recorders: dict[Any, Any] = catalog.context.recorders
+
+    class Closed:
+        @property
+        def is_closed(self) -> bool:  # here another thread goes on
+            recorders.pop("first", None)
+            recorders["new"] = self
+            return True
+
+    recorders |= {name: Closed() for name in ("first", "second")}
+    catalog.record_queries(spark).close()
+
+
 def test_events_never_wait_for_the_storage(
     recorder: QueryRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
