@@ -203,6 +203,7 @@ def test_folder_with_files_of_a_user_becomes_no_table(catalog: Catalog, connecto
         f"snapshot/.x-{'a' * 32}.tmp",
         f"day=1/bucket-0/{7:020d}-{'a' * 32}.arrow",
         f"manifest/{7:020d}-{'a' * 32}.arrow",
+        "compaction.lock",
     ],
 )
 def test_folder_that_a_killed_create_or_writer_left_becomes_a_table(catalog: Catalog, left: str) -> None:

@@ -52,6 +52,18 @@ _MAX_FILES: Final = 1_000
 _OF_NAMES: Final = frozenset({"format", STAGE})
 """What the object says of a name that no table has."""
 
+_NOTES: Final = frozenset(
+    {
+        paths.ENTRY_FILE,
+        paths.LIFETIME_LOCK,
+        paths.LOG_LOCK,
+        paths.COMPACTION_LOCK,
+        paths.COMMIT_LOCK,
+        paths.COMPACTION_ERROR,
+    }
+)
+"""Files that are made where they are missing, and by which no table is read."""
+
 FREE: Final = json.dumps({"format": FORMAT_VERSION}).encode()
 """The content of the object when no table has the name, where it cannot be deleted."""
 
@@ -232,7 +244,7 @@ def _is_left(root: str, name: str) -> bool:
     except OSError:  # it is a file, or a folder that may not be read
         own = name.rpartition("/")[2]
         is_temporary = own.startswith(".") and own.endswith(TEMPORARY_SUFFIX)
-        return is_temporary or name == paths.ENTRY_FILE or paths.base_of(name) is not None
+        return is_temporary or name in _NOTES or paths.base_of(name) is not None
 
 
 def _published(folder: str, value: Mapping[str, Any]) -> bool:
