@@ -264,6 +264,7 @@ class History:
         The folder was replaced by an older copy, or a snapshot of this process turned out not to be one.
         """
         file = table_file.read(self.folder)
+        file.check_is(self.uuid)
         with _LOCK:
             self._infos.clear()
             self._definitions = {file.definition.version: file.definition}

@@ -494,8 +494,9 @@ def test_a_tag_whose_table_is_dropped_meanwhile_says_so(
         table.tag("first")
 
 
+@pytest.mark.parametrize("commits", [0, 1])
 def test_a_look_at_a_table_that_was_created_again_right_then_is_no_damage(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int
 ) -> None:
     table.write(rows(1))
     own = History.check_identity
@@ -504,11 +505,17 @@ def test_a_look_at_a_table_that_was_created_again_right_then_is_no_damage(
         own(history)
         if not (tmp_path / "dropped").exists():
             Path(table.path).rename(tmp_path / "dropped")
-            Table.create(table.path, SCHEMA, QUIET).write(rows(2))
+            other = Table.create(table.path, SCHEMA, QUIET)
+            for number in range(commits):
+                other.write(rows(number))
 
-    monkeypatch.setattr(History, "check_identity", check_identity)
-    with pytest.raises(TableNotFoundError, match="dropped and created again"):
-        table.history()
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "check_identity", check_identity)
+        with pytest.raises(TableNotFoundError, match="replaced by another one"):
+            table.history()
+    Path(table.path).rename(tmp_path / "other")
+    (tmp_path / "dropped").rename(table.path)  # as where two tables change their names
+    assert ids_of(table) == [1]
 
 
 def test_a_first_commit_that_stalls_past_expiry_fails(table: Table) -> None:
