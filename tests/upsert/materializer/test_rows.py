@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upsert.errors import ConfigurationError, SchemaError
+from upsert.errors import ConfigurationError, MissingStateError, SchemaError
 from upsert.materializer.hidden_table import ARRIVAL, COUNT, IDENTITY, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import whole_keys
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -183,6 +183,27 @@ def test_a_sink_whose_columns_have_changed_is_refused_by_what_has(
     other = HiddenTable("table 's'", str(tmp_path), KeptRows(TableSchema(columns, key), key), 1, key)
     with pytest.raises(ConfigurationError, match=f", got {found}; begin with a new checkpoint and an empty"):
         other.opened("query", 1)
+
+
+def test_a_micro_batch_goes_on_from_the_rows_as_they_were_before_it(tmp_path: Path) -> None:
+    """Also when it is repeated; and it is refused where they are not there, or no longer."""
+    form = KeptRows(SCHEMA, ("k",))
+    hidden = HiddenTable("table 's'", str(tmp_path), form, 1, ("k",))
+    with pytest.raises(MissingStateError, match=r"since micro-batch 0, got none in .* at micro-batch 1"):
+        hidden.opened("query", 1)
+    table = hidden.opened("query", 0)
+    for number, batch in enumerate((0, 2, 3)):  # one without rows is no commit
+        rows, weights = form.conformed(table_of([(batch, "a", 1.0, None)], form), "table 's'")
+        entries = form.entries(table.snapshot(), rows, weights, batch)
+        assert hidden.base(table, "query", batch).id == number
+        table.commit([table.stage_raw(entries)], writer_id="query", transaction=batch)
+        assert hidden.base(table, "query", batch).id == number
+    with pytest.raises(MissingStateError, match=r"micro-batch 2 must find .*, got those of micro-batch 3;"):
+        hidden.base(table, "query", 2)
+    table.expire(keep=1)
+    assert hidden.base(table, "query", 4).data_version == 3
+    with pytest.raises(MissingStateError, match=r"micro-batch 3 must find .*, got none that are older;"):
+        hidden.base(table, "query", 3)
 
 
 def test_whole_keys_ends_where_a_key_ends() -> None:
