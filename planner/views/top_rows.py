@@ -126,7 +126,7 @@ def _extreme(plan: Aggregate) -> Aggregation | None:
     if plan.groups:
         return None
     functions = aggregations(plan.outputs)
-    if len({replace(one, ref=None) for one in functions}) != 1:
+    if len(set(functions)) != 1:
         return None
     one = functions[0]
     is_plain = one.name in ("Min", "Max") and one.condition is None and len(one.values) == 1
