@@ -322,6 +322,8 @@ class Committer:
         except (OSError, UpsertError) as also:
             if not self._storage.is_local:
                 return False  # a remote store would have said that it does not know
+            if isinstance(also, CorruptTableError):
+                self.history.check_identity()  # it may be that of another table
             raise UnknownOutcomeError(
                 f"table {self.root!r}: writing snapshot {info.id} failed ({failure}), and it must be seen "
                 f"whether it is there for good, got {also}; look at the table's history before you write the "

@@ -1,6 +1,7 @@
 """Several committers on one table, slow ones, and publications whose outcome is not reported."""
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -339,6 +340,26 @@ def test_a_commit_leaves_nothing_in_a_table_that_was_created_again_meanwhile(
         other.write(rows(number))
     assert ids_of(other) == [0, 1, 2, 3]
     assert_nothing_is_left_over(other)
+
+
+def test_a_commit_that_finds_its_number_in_a_table_that_was_created_again_says_so(
+    table: Table, tmp_path: Path
+) -> None:
+    """It was told that nobody knows whether it was published: what lies there is not of its table."""
+
+    def create_again() -> None:
+        Path(table.path).rename(tmp_path / "dropped")
+        Table.create(table.path, SCHEMA, {**QUIET, "bucket": "2"}).write(rows(1, 2, 3, 4))
+        shutil.rmtree(Path(table.path, "bucket-0"))
+
+    def meanwhile() -> None:
+        rival = threading.Thread(target=create_again)
+        rival.start()
+        rival.join()
+
+    writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
+    with pytest.raises(TableNotFoundError, match="dropped and created again"):
+        writer.write(rows(9))
 
 
 class _Killed(BaseException):
