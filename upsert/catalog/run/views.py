@@ -116,8 +116,9 @@ def create(context: Context, statement: s.CreateView, spark: SparkSession | None
     try:
         make(stages, target, rows, JobStatusHook())
     except BaseException:
-        if target.uuids and not _is_there(table_ref, *target.uuids):
-            _release(*target.uuids, target.bases)
+        for uuid in target.uuids:
+            if not _is_there(table_ref, uuid):
+                _release(uuid, target.bases)
         raise
     if before is None:
         return Done(what, "created")
