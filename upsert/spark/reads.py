@@ -82,7 +82,10 @@ def load_stream(
     if is_connect(spark):
         return _loaded_by_server(reader, options, None)
     source = _source(format_, options)
-    df = reader.options(**options).schema(_asked(source, None)).load()
+    asked = source.schema()
+    if isinstance(asked, StructType):  # else it is a text of ours
+        check_spark_has(asked)
+    df = reader.options(**options).schema(asked).load()
     _hand_over(df, source, source.streamReader(df.schema) if reader_lasts else None)
     return df
 
