@@ -872,8 +872,9 @@ class Table:
             CorruptTableError: something that is needed is missing or damaged. Nothing was deleted there.
         """
         folders = 0 if storage_of(self.path).is_local else orphans.sweep(self.path)
-        cleaned = orphans.clean(self._committer, older_than_s)
-        hidden = sum(_clean_hidden(path, older_than_s) for path in orphans.hidden_tables(self.root))
+        with self.published.writing():
+            cleaned = orphans.clean(self._committer, older_than_s)
+            hidden = sum(_clean_hidden(path, older_than_s) for path in orphans.hidden_tables(self.root))
         return folders + cleaned + hidden
 
     def publish_log(self, *, accept_gap: bool = False) -> int:

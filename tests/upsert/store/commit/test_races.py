@@ -46,6 +46,7 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.rows.layout import Layout
 from upsert.store.storage import local, put_if_absent
 from upsert.store.storage.local import LocalStorage
+from upsert.store.upkeep import orphans
 from upsert.store.upkeep.compaction import execute, full
 from upsert.store.version import Version
 
@@ -513,6 +514,20 @@ def test_a_tag_whose_table_is_dropped_meanwhile_says_so(
     monkeypatch.setattr(local, "reach", reach)
     with pytest.raises(TableNotFoundError, match="was it dropped"):
         table.tag("first")
+
+
+def test_a_clean_up_whose_table_is_dropped_meanwhile_says_so(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = orphans.hidden_tables
+
+    def hidden_tables(root: str) -> Iterator[str]:
+        Path(root).rename(tmp_path / "dropped")
+        return own(root)
+
+    monkeypatch.setattr(orphans, "hidden_tables", hidden_tables)
+    with pytest.raises(TableNotFoundError, match="was it dropped"):
+        table.clean()
 
 
 @pytest.mark.parametrize("commits", [0, 1])
