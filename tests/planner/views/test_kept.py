@@ -903,9 +903,13 @@ def test_hidden_tables_go_with_the_first_refresh_that_needs_others(
     assert stages(view.table) == []
 
 
+@pytest.mark.parametrize("few", [50_000, -1], ids=["driver", "tasks"])
 def test_two_rows_of_a_key_that_is_not_proven_end_a_refresh_by_changes(
-    catalog: Catalog, spark: SparkSession
+    catalog: Catalog, spark: SparkSession, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Changes that tasks compute are not compared with the view's rows: all of these are."""
+    for module in FEW:
+        monkeypatch.setattr(f"{module}.FEW_ROWS", few)
     catalog.sql("CREATE TABLE t (id INT, k INT, v INT, PRIMARY KEY (id) NOT ENFORCED)")
     table = catalog.table("t")
 

@@ -1,6 +1,6 @@
 """ORDER BY … LIMIT over a large table: only rows up to a line below the last one that is shown are kept."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
+from planner.views.top_rows import _Ordered
 from upsert import Catalog
 from upsert.views.view import View
 
@@ -77,6 +78,8 @@ ORDERS = [
     """SELECT city, id FROM teams t
         JOIN (SELECT id, team FROM players ORDER BY name DESC, id LIMIT 6) p USING (team)""",
     "SELECT id FROM players ORDER BY id * 7 % 100, id LIMIT 5",
+    """(SELECT id FROM players ORDER BY id * 7 % 100, id LIMIT 3)
+        UNION ALL (SELECT id FROM players ORDER BY id * 7 % 100 DESC, id LIMIT 3)""",
 ]
 
 
@@ -235,3 +238,27 @@ def test_results_that_are_alike_in_the_order_are_a_table_that_is_read_whole(
     hidden = [refresh for name, refresh in view.refreshes.items() if name != "most"]
     assert len(hidden) == 2  # the groups, and their results
     assert all(refresh.by_changes for refresh in hidden)
+
+
+@pytest.mark.parametrize("are_nulls_first", [True, False])
+@pytest.mark.parametrize("is_ascending", [True, False])
+def test_up_to_a_line_are_all_rows_that_an_order_has_before_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, is_ascending: bool, are_nulls_first: bool
+) -> None:
+    monkeypatch.setattr("planner.views.top_rows.LEAST_KEPT", 5)
+    day = datetime(2024, 1, 1)
+    scores = [NAN, *(number / 4 for number in range(7)), 0.5, 1.0]
+    times = [day + timedelta(microseconds=number) for number in (0, 1, 1, 2, 2, 3, 3, 4)]
+    for type_, values in (("double", scores), ("timestamp", times)):
+        rows = spark.createDataFrame([(one,) for one in [None, None, *values]], f"value {type_}")
+        ordered = _Ordered.of(rows.withColumn("top", rows["value"]), is_ascending, are_nulls_first)
+        assert ordered is not None
+        line = ordered.line(shown=0)
+        assert line is not None
+        by = f"value {'ASC' if is_ascending else 'DESC'} NULLS {'FIRST' if are_nulls_first else 'LAST'}"
+        sorted_rows = spark.sql(f"SELECT * FROM {{rows}} ORDER BY {by}", rows=rows)
+        in_order = [repr(one) for (one,) in sorted_rows.collect()]
+        found = [repr(one) for (one,) in ordered.up_to(line.key).collect()]
+        least = len(in_order) - in_order[::-1].index(in_order[4])  # the fifth, and all that are like it
+        assert least < len(in_order)
+        assert sorted(found) == sorted(in_order[:least])
