@@ -447,6 +447,9 @@ def test_a_sink_of_upserts_has_their_key_as_the_query_names_it_and_constants() -
     assert sink_is_keyed_by_groups(plan, ["one", "a"]) == (
         "the sink's key (one, a) lacks the upsert key column(s) cust"
     )
+    assert key_for_upserts(plan, None) is None, "b may be NULL"
+    filled = Filter(plan, Call("IsNotNull", (Column(21, "b", "bigint"),)))
+    assert [column.name for column in key_for_upserts(filled, None) or ()] == ["a", "b"]
 
 
 @pytest.mark.parametrize("mode", list(Mode))
