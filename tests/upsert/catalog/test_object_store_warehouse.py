@@ -62,7 +62,7 @@ def test_several_names_are_looked_at_at_once(catalog: Catalog, monkeypatch: pyte
     both, read = threading.Barrier(2), table_file.value_in
 
     def value_in(path: str) -> object:
-        both.wait(30)
+        both.wait(120)
         return read(path)
 
     monkeypatch.setattr(table_file, "value_in", value_in)
@@ -79,7 +79,7 @@ def test_files_that_are_read_without_spark_are_fetched_several_at_once(
     both, download = threading.Barrier(2), ObjectStorage._download
 
     def downloaded(storage: ObjectStorage, path: str, target: str) -> None:
-        both.wait(30)
+        both.wait(120)
         download(storage, path, target)
 
     monkeypatch.setattr(ObjectStorage, "_download", downloaded)
