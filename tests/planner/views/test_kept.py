@@ -1071,6 +1071,26 @@ def test_what_cannot_be_read_as_changes_is_computed_again(
     assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
 
 
+@pytest.mark.parametrize("shallow", [5_000, 0])
+def test_a_group_without_rows_is_in_no_result(
+    catalog: Catalog, spark: SparkSession, shallow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays among the sums with a count of 0, until all of these are computed again: then it is gone."""
+    for rows in ("SHALLOW_ROWS", "WHOLE_ROWS"):
+        monkeypatch.setattr(f"planner.views.keep.{rows}", shallow)
+    query = STAGED["an aggregate of aggregates"]
+    view, sales = catalog.create_view("v", query, spark=spark), catalog.table("sales")
+    first, second, *_ = sales.snapshot().scan()["shop"].drop_null().unique().to_pylist()
+    sales.delete([("shop", "=", first)])
+    for is_last in (False, True):
+        assert view.refresh()
+        assert rows_of(catalog, "v") == expected(catalog, query), is_last
+        left = sales.snapshot().scan()
+        sales.overwrite(left.filter(pc.not_equal(left["shop"], second)), tracked=False)
+    ways = [one.snapshot().info.refresh for one in stages(view.table) if "-rows-" in one.name]
+    assert any(way is not None and way.by_changes for way in ways) is (not shallow)
+
+
 def test_an_overwrite_is_read_as_the_changes_that_it_makes(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
