@@ -20,7 +20,9 @@ POSITIVE = Call("GreaterThan", (ID, Literal(0, "bigint")), "boolean")
 
 
 def table(name: str = "t") -> Relation:
-    return Relation(name, (ID, X), rows=TableRows(ManagedTable(name, f"/{name}", SCHEMA, ("id",)), 1))
+    return Relation(
+        name, (ID, X), rows=TableRows(ManagedTable(name, f"/{name}", SCHEMA, bucket_key=("id",)), 1)
+    )
 
 
 def node(name: str, child: Plan) -> Opaque:
