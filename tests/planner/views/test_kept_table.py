@@ -43,6 +43,7 @@ def test_a_hidden_table_is_found_where_it_was_and_brought_forward_only(tmp_path:
 
     found = [hidden.brought({**at(*versions), "another": 9}, rows) for versions in ((1, 1), (2, 1), (2, 3))]
     assert asked == [{}, at(1, 1), at(2, 1)]
+    assert found == [1, 2, 3]
     for versions, version in zip(((1, 1), (2, 1), (2, 3)), found, strict=True):
         assert hidden.brought(at(*versions), rows) == hidden.known_at(at(*versions)) == version
     assert len(asked) == 3, "what stands for these versions is there"
