@@ -218,6 +218,8 @@ class Costs(Jsonable):
 
         >>> Costs().refresh(2, 5).reason
         '2 of 5 rows have changed, more than 30 %'
+        >>> Costs().refresh(7, 5).reason
+        '7 changes have been made to 5 rows, more than 30 %'
         >>> Costs(Cost(100, 50), Cost(1000, 800)).refresh(900, 1000).reason
         '900 of 1,000 rows have changed, which takes some 0.1 s; all rows take 0.8 s'
 
@@ -228,6 +230,8 @@ class Costs(Jsonable):
             must_be_by_changes: whether it does not choose.
         """
         share = f"{changed:,} of {rows:,} rows have changed"
+        if changed > rows:  # one row may change in several tables, and rows that are gone have changed
+            share = f"{changed:,} changes have been made to {rows:,} rows"
         if must_be_by_changes:
             return Refresh.now(True, share, changed, rows, self, by_tasks=by_tasks)
         by, whole = self.of_changes(changed, by_tasks=by_tasks), self.of_all(changed, rows)
