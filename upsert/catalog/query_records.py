@@ -24,7 +24,7 @@ from upsert.managed.task_counts import figures_of
 from upsert.options import masked_text
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import RefusedError, UnansweredError
-from upsert.store.storage.local import TEMPORARY_SUFFIX
+from upsert.store.storage.local import is_temporary
 from upsert.store.version import Version
 
 FOLDER: Final = ".queries"
@@ -562,7 +562,7 @@ def forget_oldest(warehouse: str, *, keep: int = KEPT_RECORDS) -> None:
 
 def _delete_unfinished(warehouse: str, now: float) -> None:
     for name in _entries(warehouse):
-        if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX):
+        if is_temporary(name):
             path = os.path.join(warehouse, FOLDER, name)
             stat = storage_of(path).stat(path)
             if stat is not None and stat.modified_ns < (now - _STALE_S) * 1e9:

@@ -91,9 +91,8 @@ def table_folder(path: str | os.PathLike[str]) -> str:
 def _absolute(path: str) -> str:
     try:
         path.encode()
-    except (
-        UnicodeEncodeError
-    ) as cause:  # Arrow opens no such file, of which its reader would say it is damaged
+    except UnicodeEncodeError as cause:
+        # Arrow opens no such file, of which its reader would say it is damaged
         raise ConfigurationError(
             f"a path must be text of UTF-8, got {path!r}; choose another name, or set PYTHONUTF8=1"
         ) from cause

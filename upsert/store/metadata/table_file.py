@@ -41,7 +41,7 @@ from upsert.store.metadata.definition import Definition, format_of
 from upsert.store.metadata.looks import seen_once
 from upsert.store.storage import put_if_absent, storage_of, swapping
 from upsert.store.storage.base import Versioned
-from upsert.store.storage.local import TEMPORARY_SUFFIX
+from upsert.store.storage.local import is_temporary
 
 STAGE: Final = "stage"
 _TEXTS: Final = frozenset({"folder", "owner", "mode", "checkpoint"})
@@ -242,9 +242,8 @@ def _is_left(root: str, name: str) -> bool:
     except FileNotFoundError:
         return True
     except OSError:  # it is a file, or a folder that may not be read
-        own = name.rpartition("/")[2]
-        is_temporary = own.startswith(".") and own.endswith(TEMPORARY_SUFFIX)
-        return is_temporary or name in _NOTES or paths.base_of(name) is not None
+        is_note = name in _NOTES or is_temporary(name.rpartition("/")[2])
+        return is_note or paths.base_of(name) is not None
 
 
 def _published(folder: str, value: Mapping[str, Any]) -> bool:

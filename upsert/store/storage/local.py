@@ -56,7 +56,7 @@ class LocalStorage:
         """
         with disk_errors_of(path), _opened_folder(os.path.dirname(path)) as folder:
             try:
-                _name_new_file(folder, path, content, mode, _published, sync=sync_all)
+                _name_new_file(folder, path, content, mode, partial(_link, path), sync=sync_all)
             except FileExistsError:
                 return False
             sync_folder(os.path.dirname(path))
@@ -231,20 +231,22 @@ def _name_new_file(
             except FileNotFoundError:
                 if not left or _is_in(folder, temporary):
                     raise
-            except OSError as cause:
-                if cause.errno not in _NO_LINKS:
-                    raise
-                raise ConfigurationError(
-                    f"table folder {os.path.dirname(path)!r} must be on a file system with hard links, got "
-                    f"{cause.strerror!r}; choose a local disk"
-                ) from cause
             else:
                 return
 
 
-def _published(temporary: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+def _link(path: str, temporary: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+    """``os.link``, saying so when the file system has no hard links."""
     reach("publish.before-link")
-    os.link(temporary, name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+    try:
+        os.link(temporary, name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+    except OSError as cause:
+        if cause.errno not in _NO_LINKS:
+            raise
+        raise ConfigurationError(
+            f"table folder {os.path.dirname(path)!r} must be on a file system with hard links, got "
+            f"{cause.strerror!r}; choose a local disk"
+        ) from cause
     reach("publish.after-link")
 
 
@@ -284,6 +286,15 @@ def _write_durably(
         os.fsync(file.fileno())
     else:
         sync(path, file.fileno())
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file has a name under which it is written before it has its own.
+
+    >>> is_temporary(".table.json-0123.tmp"), is_temporary("notes.tmp")
+    (True, False)
+    """
+    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
 
 
 class _Unsynced:

@@ -33,7 +33,7 @@ from upsert.store.metadata import table_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
 from upsert.store.storage import FileStat, Found, storage_of
-from upsert.store.storage.local import TEMPORARY_SUFFIX
+from upsert.store.storage.local import is_temporary
 
 DEFAULT_AGE_S: Final = 86_400.0
 
@@ -119,14 +119,13 @@ def temporary_files(root: str) -> Iterator[str]:
     storage = storage_of(root)
     if storage.has_temporary_names:
         for found in storage.walk(root):
-            name = found.name.rpartition("/")[2]
-            if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX):
+            if is_temporary(found.name.rpartition("/")[2]):
                 yield found.name
     if not storage.is_local:
         return
     for folder in _PUT_INTO:
         for name in paths.named_files(root, folder, ""):
-            if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX):
+            if is_temporary(name):
                 yield f"{folder}/{name}" if folder else name
 
 

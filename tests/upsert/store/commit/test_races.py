@@ -126,6 +126,13 @@ class Rival:
         return put_if_absent(path, content)
 
 
+def in_another_thread(act: Callable[[], object]) -> None:
+    """As of another process: what this thread does to files, and has seen of them, is not its own."""
+    rival = threading.Thread(target=act)
+    rival.start()
+    rival.join()
+
+
 def in_environment(table: Table, environment: Environment) -> Table:
     """The table in a process of its own, as it were: nothing remembered, and another clock and disk."""
     other = Table.open(table.path)
@@ -328,11 +335,7 @@ def test_a_commit_leaves_nothing_in_a_table_that_was_created_again_meanwhile(
         for number in range(commits):
             other.write(rows(number))
 
-    def meanwhile() -> None:
-        rival = threading.Thread(target=create_again)
-        rival.start()
-        rival.join()
-
+    meanwhile = partial(in_another_thread, create_again)
     writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
     with pytest.raises(TableNotFoundError, match="dropped and created again"):
         act(writer)
@@ -353,11 +356,7 @@ def test_a_commit_that_finds_its_number_in_a_table_that_was_created_again_says_s
         Table.create(table.path, SCHEMA, {**QUIET, "bucket": "2"}).write(rows(1, 2, 3, 4))
         shutil.rmtree(Path(table.path, "bucket-0"))
 
-    def meanwhile() -> None:
-        rival = threading.Thread(target=create_again)
-        rival.start()
-        rival.join()
-
+    meanwhile = partial(in_another_thread, create_again)
     writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
     with pytest.raises(TableNotFoundError, match="dropped and created again"):
         writer.write(rows(9))
@@ -387,9 +386,7 @@ def test_a_writer_that_is_killed_leaves_nothing_in_a_table_that_was_created_agai
 
     def reach(point: str) -> None:
         if point == dropped_at and acts:
-            rival = threading.Thread(target=acts.pop())
-            rival.start()
-            rival.join()
+            in_another_thread(acts.pop())
         if point == "publish.after-link" and created:
             raise _Killed
 
@@ -427,9 +424,7 @@ def test_what_holds_a_snapshot_is_none_in_a_table_that_was_created_again_right_t
     def made(path: str) -> None:
         if acts:
             acts.clear()
-            rival = threading.Thread(target=create_again)
-            rival.start()
-            rival.join()
+            in_another_thread(create_again)
         make_parent(path)
 
     monkeypatch.setattr(local, "make_parent", made)

@@ -1,5 +1,6 @@
 """A local disk does what is asked of every store."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from upsert.errors import StorageError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store.metadata import tag_file
 from upsert.store.storage import local
+from upsert.store.storage.base import DeniedError
 from upsert.store.storage.local import LOCAL, synced_together
 from upsert.store.table import Table
 from upsert.store.version import Version
@@ -58,6 +60,18 @@ def test_a_clean_up_of_everything_takes_no_file_that_is_about_to_get_its_name(
     table.tag("kept")
     assert [one.name for one in (*table.consumers(), *table.tags())] == ["reader", "kept"]
     assert_nothing_is_left_over(table)
+
+
+def test_what_denies_a_file_another_content_is_not_told_as_a_want_of_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: str, **folders: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(DeniedError, match="Operation not permitted"):
+        LOCAL.replace(str(tmp_path / "held"), b"until then")
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.fixture
