@@ -218,6 +218,32 @@ def test_folder_that_a_killed_create_or_writer_left_becomes_a_table(catalog: Cat
     assert table.snapshot().scan().num_rows == 1
 
 
+@pytest.mark.parametrize(
+    "found", [".DS_Store", "._.DS_Store", ".nfs0000000002d94ea00000001", "snapshot/.DS_Store"]
+)
+def test_file_that_a_system_makes_is_in_the_way_of_no_table(catalog: Catalog, found: str) -> None:
+    """A folder that Finder has shown could become no table."""
+    file = Path(catalog.warehouse) / "orders" / found
+    file.parent.mkdir(parents=True)
+    file.write_text("shown")
+    catalog.sql(ORDERS)
+    catalog.table("orders").write(rows(id=[1], product=["tea"]))
+    assert (file.read_text(), catalog.table("orders").check()) == ("shown", ())
+    catalog.sql("DROP TABLE orders")
+    assert os.listdir(catalog.warehouse) == []
+
+
+@pytest.mark.parametrize("found", [".DS_Store/notes.txt", "lost+found/#1234", ".nfs-notes"])
+def test_user_s_file_is_in_the_way_of_a_table_also_below_a_system_s_name(
+    catalog: Catalog, found: str
+) -> None:
+    file = Path(catalog.warehouse) / "orders" / found
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("notes")
+    with pytest.raises(ConfigurationError, match="move them away"):
+        catalog.sql(ORDERS)
+
+
 def test_create_if_not_exists_looks_at_no_file_of_the_table_that_is_there(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -63,6 +64,10 @@ _NOTES: Final = frozenset(
     }
 )
 """Files that are made where they are missing, and by which no table is read."""
+
+_OF_SYSTEMS: Final = re.compile(r"\.DS_Store|\._.*|\.nfs[0-9A-Fa-f]+|lost\+found", re.DOTALL)
+"""Names of files that operating systems make: where a folder is looked at, and of a deleted file that is
+still open; and of a folder that only root can read. As a folder with files that can be read it is refused."""
 
 FREE: Final = json.dumps({"format": FORMAT_VERSION}).encode()
 """The content of the object when no table has the name, where it cannot be deleted."""
@@ -221,7 +226,8 @@ def check_unused(folder: str) -> None:
 def files_of_others(folder: str) -> list[str]:
     """Names in a local folder that is no table, sorted.
 
-    But for what a killed CREATE TABLE, or a writer of a dropped table, has left.
+    But for what a killed CREATE TABLE, or a writer of a dropped table, has left, and for what operating
+    systems put into a folder.
     """
     try:
         names = storage_of(folder).names(folder)
@@ -242,7 +248,8 @@ def _is_left(root: str, name: str) -> bool:
     except FileNotFoundError:
         return True
     except OSError:  # it is a file, or a folder that may not be read
-        is_note = name in _NOTES or is_temporary(name.rpartition("/")[2])
+        own = name.rpartition("/")[2]
+        is_note = name in _NOTES or is_temporary(own) or _OF_SYSTEMS.fullmatch(own) is not None
         return is_note or paths.base_of(name) is not None
 
 
