@@ -89,6 +89,8 @@ def table_folder(path: str | os.PathLike[str]) -> str:
 
 
 def _absolute(path: str) -> str:
+    if "\0" in path:
+        raise ConfigurationError(f"a path must have no NUL character, got {path!r}; choose another name")
     try:
         path.encode()
     except UnicodeEncodeError as cause:

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from tests.helpers import changelog, multiset
 from tests.upsert.store.disk import assert_nothing_is_left_over, files_on_disk
 from tests.upsert.store.upkeep.damage import rewrite_json, rewrite_snapshot
+from upsert.catalog.catalog import Catalog
 from upsert.errors import (
     ChangelogError,
     ConfigurationError,
@@ -259,6 +261,15 @@ def test_a_path_that_arrow_cannot_open_is_refused(tmp_path: Path) -> None:
     """Rows could be written there, and the file was told as damaged when it was read."""
     with pytest.raises(ConfigurationError, match="a path must be text of UTF-8, got"):
         Table.create(os.fsdecode(bytes(tmp_path) + b"/\xff"), SCHEMA)
+
+
+@pytest.mark.parametrize("path", ["us\0ers", "file:///data/us%00ers"])
+def test_a_path_that_no_system_can_have_is_refused(path: str) -> None:
+    for use in (Table.open, partial(Table.create, schema=SCHEMA), Catalog):
+        with pytest.raises(
+            ConfigurationError, match=r"a path must have no NUL character, got '.*us\\x00ers'"
+        ):
+            use(path)
 
 
 def test_a_path_within_a_deleted_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
