@@ -378,6 +378,13 @@ def canonical(type_: pa.DataType, of: str, levels: int = _MAX_LEVELS) -> pa.Data
     """
     if not isinstance(type_, pa.DataType):
         raise SchemaError(f"{of}: its type must be Arrow's, got {type_!r}; write pa.int64(), for example")
+    if pa.types.is_decimal128(type_) and not 0 <= type_.scale <= type_.precision:
+        digits, scale, most = type_.precision, type_.scale, MAX_DECIMAL_PRECISION
+        fit = pa.decimal128(min(max(digits - scale, scale), most), min(max(scale, 0), most))
+        raise SchemaError(
+            f"{of}: a decimal must have a scale from 0 to its precision, as in Spark, got {sql_name(type_)}; "
+            f"make it {sql_name(fit)}"
+        )
     if is_scalar(type_):
         return type_
     if not levels:

@@ -64,6 +64,18 @@ def test_other_json_is_no_schema(damaged: Any) -> None:
         ),
         (lambda: TableSchema.of([("id", pa.int64())]), r"columns must be a dict .* got list; write \{'id'"),
         (lambda: Index.over("name"), r"index must be a list of names, got 'name'; write \['name'\]"),
+        (
+            lambda: TableSchema.of({"cents": pa.list_(pa.decimal128(5, -3))}),
+            r"column 'cents': a decimal must .* as in Spark, got DECIMAL\(5,-3\); make it DECIMAL\(8,0\)",
+        ),
+        (
+            lambda: TableSchema.of({"part": pa.decimal128(5, 10)}),
+            r"DECIMAL\(5,10\); make it DECIMAL\(10,10\)",
+        ),
+        (
+            lambda: TableSchema.of({"part": pa.decimal128(5, 90)}),
+            r"DECIMAL\(5,90\); make it DECIMAL\(38,38\)",
+        ),
     ],
 )
 def test_what_is_given_in_a_wrong_form_is_told_with_the_right_one(make: Any, message: str) -> None:

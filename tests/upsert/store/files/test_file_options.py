@@ -224,7 +224,6 @@ POINT = pa.struct([("x", pa.int64())])
             "Parquet has no struct without fields; give it a field, or use arrow",
         ),
         ("orc", "s", pa.list_(pa.struct([("p", POINT)])), "mixes up a struct within a struct"),
-        ("orc", "d", pa.decimal128(5, -2), "no decimal with a negative scale; give it scale 0, or use arrow"),
         ("avro", "a b", pa.int64(), "a name in Avro has letters, digits and _ only, got 'a b'; rename it"),
         ("avro", "s", pa.struct([("x-y", pa.int64())]), "got 'x-y'"),
     ],

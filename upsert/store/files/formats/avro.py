@@ -28,7 +28,6 @@ from upsert.store.files.formats.base import (
     field_names,
     part_starts,
     refusal,
-    refuse_negative_scale,
     replaced,
     retyped,
     schema_of,
@@ -85,12 +84,12 @@ class AvroFormat:
     has_levels = False
 
     def refusal(self, field: pa.Field) -> str | None:
-        """Names that Avro does not have, and decimals with a negative scale."""
+        """Names that Avro does not have."""
         for name in (field.name, *field_names(field.type)):
             if not avro_schema.NAME.fullmatch(name):
                 reason = f"a name in Avro has letters, digits and _ only, got {name!r}"
                 return refusal(field, reason, "rename it")
-        return refuse_negative_scale(field, "Avro")
+        return None
 
     def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows, a block a part."""

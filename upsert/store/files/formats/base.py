@@ -232,13 +232,6 @@ def _levels(type_: pa.DataType, of_list: int) -> int:
     return 0
 
 
-def refuse_negative_scale(field: pa.Field, format_name: str) -> str | None:
-    """A decimal that counts tens or hundreds."""
-    if any(pa.types.is_decimal128(t) and t.scale < 0 for t in types.within(field.type)):
-        return refusal(field, f"{format_name} has no decimal with a negative scale", "give it scale 0")
-    return None
-
-
 def refusal(field: pa.Field, reason: str, remedy: str) -> str:
     """The column, its type, the reason and the remedy as one sentence."""
     return f"column {field.name!r} of type {types.sql_name(field.type)}: {reason}; {remedy}, or use arrow"

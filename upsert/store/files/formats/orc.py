@@ -23,7 +23,6 @@ from upsert.store.files.formats.base import (
     Compression,
     batch_of,
     refuse_empty_struct,
-    refuse_negative_scale,
     refuse_nested_struct,
     replaced,
     retyped,
@@ -51,12 +50,8 @@ class OrcFormat:
     has_levels = False
 
     def refusal(self, field: pa.Field) -> str | None:
-        """Structs without fields or within a struct, and decimals with a negative scale."""
-        return (
-            refuse_empty_struct(field, "ORC")
-            or refuse_nested_struct(field, "ORC")
-            or refuse_negative_scale(field, "ORC")
-        )
+        """Structs without fields or within a struct."""
+        return refuse_empty_struct(field, "ORC") or refuse_nested_struct(field, "ORC")
 
     def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows; ORC cuts stripes by their size once it is encoded."""

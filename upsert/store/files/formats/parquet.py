@@ -23,7 +23,6 @@ from upsert.store.files.formats.base import (
     batch_of,
     part_starts,
     refuse_empty_struct,
-    refuse_negative_scale,
     schema_of,
 )
 
@@ -41,8 +40,8 @@ class ParquetFormat:
     has_levels = True
 
     def refusal(self, field: pa.Field) -> str | None:
-        """Structs without fields and decimals with a negative scale."""
-        return refuse_empty_struct(field, "Parquet") or refuse_negative_scale(field, "Parquet")
+        """Structs without fields."""
+        return refuse_empty_struct(field, "Parquet")
 
     def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows, a row group a part."""
