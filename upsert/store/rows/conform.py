@@ -126,16 +126,16 @@ def check_is_table(given: object, what: str) -> None:
 
 
 def _check_names(layout: Layout, rows: pa.Table, owner: str) -> None:
-    expected, found = layout.schema.names, Counter(rows.column_names)
+    expected, times_of = layout.schema.names, Counter(rows.column_names)
     known = {*expected, ROW_KIND_COLUMN}
     unknown = [name for name in rows.column_names if name not in known]
-    missing = [name for name in expected if name not in found]
-    repeated = sorted(name for name, times in found.items() if times > 1)
-    for what, names in (("lacks", missing), ("has unknown", unknown), ("repeats", repeated)):
-        if names:
-            raise SchemaError(
-                f"{owner}: the columns must be {', '.join(expected)}; the input {what} {', '.join(names)}"
-            )
+    missing = [name for name in expected if name not in times_of]
+    repeated = sorted(name for name, times in times_of.items() if times > 1)
+    wrong = {"lacks": missing, "has unknown": unknown, "repeats": repeated}
+    if faults := [f"{what} {', '.join(names)}" for what, names in wrong.items() if names]:
+        raise SchemaError(
+            f"{owner}: the columns must be {', '.join(expected)}; the input {' and '.join(faults)}"
+        )
 
 
 def _stored(
@@ -262,7 +262,7 @@ def equal_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.A
     if given.type == type_:
         return given
     if pa.types.is_dictionary(given.type):
-        return equal_values(given.dictionary_decode(), type_)
+        return equal_values(given.cast(_without_views(given.type)).dictionary_decode(), type_)
     is_float = pa.types.is_floating(type_)
     if not is_float:
         try:
@@ -299,7 +299,8 @@ def _with_stored_variants(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def _step(given: pa.DataType, stored: pa.DataType, number: int) -> pa.DataType:
     """The type after one of three casts, see ``decimal_steps``; what may be NULL within is nullable."""
     if pa.types.is_dictionary(given):
-        return _step(given.value_type, stored, number)
+        plain = _without_views(given)
+        return plain if number == 0 and plain != given else _step(given.value_type, stored, number)
     if pa.types.is_decimal(given) and pa.types.is_decimal(stored):
         return decimal_steps(given, stored)[number]
     if pa.types.is_null(given):
@@ -314,6 +315,12 @@ def _step(given: pa.DataType, stored: pa.DataType, number: int) -> pa.DataType:
         element = _step(given.value_type, stored.value_type, number)
         return pa.list_(pa.field(stored.value_field.name, element))
     return stored
+
+
+def _without_views(dictionary: pa.DictionaryType) -> pa.DictionaryType:
+    """Categories of Polars are views, which Arrow cannot take out of a dictionary."""
+    is_view = pa.types.is_string_view(dictionary.value_type)
+    return pa.dictionary(dictionary.index_type, pa.string()) if is_view else dictionary
 
 
 def is_same_but_for_width(given: pa.DataType, stored: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from upsert import types
 from upsert.errors import ChangelogError, SchemaError
 from upsert.schema import Column, TableSchema
-from upsert.store.rows.conform import cast_to, conform
+from upsert.store.rows.conform import cast_to, conform, equal_values
 from upsert.store.rows.layout import Layout
 
 SCHEMA = TableSchema(
@@ -45,6 +45,18 @@ def test_columns_come_in_the_order_of_the_table_and_in_its_types():
     assert weights is None
 
 
+def test_categories_of_polars_are_texts():
+    """Their dictionary has views, out of which Arrow takes nothing."""
+    views = pa.array(["a", "b, a text that is longer than what a view holds itself"], pa.string_view())
+    categories = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), views, ordered=True)
+    schema = TableSchema.of({"c": pa.string(), "l": pa.list_(pa.string())})
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), categories)
+    found, _ = conform(Layout.of(schema), pa.table({"c": categories, "l": lists}))
+    texts = [views[1].as_py(), None, "a"]
+    assert [found[name].to_pylist() for name in "cl"] == [texts, [texts[:2], [], texts[2:]]]
+    assert equal_values(categories, pa.string()).to_pylist() == texts
+
+
 def test_row_kinds_become_signs_and_leave_the_rows():
     given = rows().append_column("_row_kind", pa.array(["-U"], pa.large_string()))
     found, weights = conform(LAYOUT, given)
@@ -58,6 +70,7 @@ def test_row_kinds_become_signs_and_leave_the_rows():
     [
         ({"name": None}, "table 't': the columns must be id, name, at, score; the input lacks name"),
         ({"nam": pa.array(["a"])}, "the input has unknown nam"),
+        ({"name": None, "nam": pa.array(["a"])}, "the input lacks name and has unknown nam"),
         (
             {"id": pa.array(["1"])},
             "column 'id' must be BIGINT, got Arrow type string; cast it before writing",
