@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -88,6 +88,12 @@ class Catalog:
 
     def __repr__(self) -> str:
         return f"Catalog({self.warehouse!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigurationError(
+            f"catalog of {self.warehouse!r}: is a session of its process, it cannot be pickled or copied; "
+            "make one in the other process, Catalog(warehouse), or send tables, catalog.table(name)"
+        )
 
     def _follow(self) -> None:
         """Let the sessions that this catalog is exposed to see which tables there are."""

@@ -1,7 +1,9 @@
 """A folder of tables by name."""
 
+import copy
 import errno
 import os
+import pickle
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -58,6 +60,16 @@ def test_two_catalogs_of_one_folder_see_the_same_tables(catalog: Catalog) -> Non
     catalog.sql(ORDERS)
     catalog.sql("CREATE TABLE customers (id BIGINT)")
     assert Catalog(f"file://{catalog.warehouse}").tables() == ("customers", "orders")
+
+
+def test_a_catalog_is_not_sent_to_another_process_and_says_what_is(catalog: Catalog) -> None:
+    for send in (pickle.dumps, copy.copy):
+        with pytest.raises(ConfigurationError) as caught:
+            send(catalog)
+        assert str(caught.value) == (
+            f"catalog of '{catalog.warehouse}': is a session of its process, it cannot be pickled or copied; "
+            "make one in the other process, Catalog(warehouse), or send tables, catalog.table(name)"
+        )
 
 
 def test_existing_table_is_not_created_again(catalog: Catalog) -> None:
