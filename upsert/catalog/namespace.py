@@ -167,14 +167,14 @@ class Databases:
         qualified = f"{self.catalog}.{database}.{own}"
         return TableRef(tables, own, shown, qualified, self.folder, is_temporary)
 
-    def create(self, name: str, *, if_not_exists: bool = False) -> None:
-        """Make a database; an existing one is refused, unless ``if_not_exists`` is set."""
+    def create(self, name: str, *, if_not_exists: bool = False) -> bool:
+        """Make a database; False if it was there, which is refused unless ``if_not_exists`` is set."""
         path = self._path(checked_name(name, "database"))
         storage_of(self.folder).prepare(self.folder)
         with warehouse.ddl_lock(self.folder):
             if name == DEFAULT or self._has(name):
                 if if_not_exists:
-                    return
+                    return False
                 raise DatabaseExistsError(
                     f"database {name!r} exists already; choose another name, or IF NOT EXISTS"
                 )
@@ -184,9 +184,10 @@ class Databases:
                     sync_folder(self.folder)
             else:
                 storage_of(path).write(os.path.join(path, _MARK), b"")
+        return True
 
-    def drop(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Drop a database atomically, with its tables if ``cascade`` is set."""
+    def drop(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> bool:
+        """Drop a database atomically, with its tables if ``cascade`` is set; whether it was there."""
         if checked_name(name, "database") in (DEFAULT, self.current):
             raise ConfigurationError(
                 f"database {name!r}: neither the default database nor the one in use can be dropped; USE "
@@ -194,7 +195,7 @@ class Databases:
             )
         with warehouse.ddl_lock(self.folder):
             if if_exists and not self._has(name):
-                return
+                return False
             tables, top = self.tables(name), warehouse_at(self.folder)
             with tables.alone():
                 if (names := tables.names()) and not cascade:
@@ -214,6 +215,7 @@ class Databases:
                         tables.drop(table)
                     storage_of(self.folder).delete(os.path.join(tables.folder, _MARK))
         top.empty_trash()
+        return True
 
     def use(self, name: str) -> None:
         """Make a database the current one."""
@@ -247,7 +249,7 @@ class Catalogs:
 
     >>> import tempfile
     >>> catalogs = Catalogs(Databases(tempfile.mkdtemp(), "main"))
-    >>> catalogs.create("archive", {"warehouse": tempfile.mkdtemp()})
+    >>> _ = catalogs.create("archive", {"warehouse": tempfile.mkdtemp()})
     >>> catalogs.names(), catalogs.current.resolve("archive.default.orders").shown
     (('archive', 'main'), 'archive.default.orders')
     """
@@ -262,12 +264,12 @@ class Catalogs:
         """Names of all catalogs, sorted."""
         return tuple(sorted(self._known))
 
-    def create(self, name: str, given: Mapping[str, str], *, if_not_exists: bool = False) -> None:
-        """Add a warehouse under a name."""
+    def create(self, name: str, given: Mapping[str, str], *, if_not_exists: bool = False) -> bool:
+        """Add a warehouse under a name; whether it was not there."""
         values = options.parse(f"catalog {name!r}", OPTIONS, given)
         if name in self._known:
             if if_not_exists:
-                return
+                return False
             raise ConfigurationError(
                 f"catalog {name!r} exists already, for {self._known[name].folder!r}; choose another name, or "
                 "IF NOT EXISTS"
@@ -275,17 +277,19 @@ class Catalogs:
         databases = Databases(table_folder(values["warehouse"]), name)
         databases.siblings = self._known
         self._known[name] = databases
+        return True
 
-    def drop(self, name: str, *, if_exists: bool = False) -> None:
-        """Remove a catalog, but neither the current one nor the session's first; its tables stay."""
+    def drop(self, name: str, *, if_exists: bool = False) -> bool:
+        """Remove a catalog, if it was there, and none of its tables. The current and the first one stay."""
         if if_exists and name not in self._known:
-            return
+            return False
         if self._of(name) in (self.current, self._first):
             raise ConfigurationError(
                 f"catalog {name!r}: neither the one in use nor the one of the session can be dropped; USE "
                 "CATALOG another one"
             )
         del self._known[name]
+        return True
 
     def use(self, name: str) -> None:
         """Make a catalog the current one, with the database that was current in it."""

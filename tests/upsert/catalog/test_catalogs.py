@@ -44,6 +44,23 @@ def test_names_of_three_parts_reach_every_catalog(catalog: Catalog, tmp_path: Pa
     catalog.sql("DROP DATABASE archive.old")
 
 
+def test_what_changes_nothing_says_so(catalog: Catalog) -> None:
+    for name, options in (("DATABASE shop", ""), ("CATALOG attic", " WITH ('warehouse' = 'attic')")):
+        kind = name.replace(" ", " {} ")
+        statements = (
+            f"CREATE {kind.format('IF NOT EXISTS')}{options}",
+            f"CREATE {kind.format('IF NOT EXISTS')}{options}",
+            f"DROP {kind.format('IF EXISTS')}",
+            f"DROP {kind.format('IF EXISTS')}",
+        )
+        assert [repr(catalog.sql(statement)) for statement in statements] == [
+            f"<CREATE {name}: created>",
+            f"<CREATE {name}: was there already>",
+            f"<DROP {name}: dropped>",
+            f"<DROP {name}: was not there>",
+        ]
+
+
 def test_catalog_in_use_is_where_short_names_are_looked_up(catalog: Catalog) -> None:
     catalog.sql(f"CREATE TABLE here {TABLE}")
     catalog.sql("USE CATALOG archive")

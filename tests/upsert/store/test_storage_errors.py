@@ -19,7 +19,7 @@ from upsert import Catalog
 from upsert.catalog.create_as.local import LocalStages
 from upsert.catalog.create_as.stages import Entry
 from upsert.catalog.warehouse import Warehouse
-from upsert.errors import StorageError, UnknownOutcomeError
+from upsert.errors import ConfigurationError, StorageError, TableExistsError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
 from upsert.store.files import writing
@@ -276,6 +276,21 @@ def test_a_statement_in_a_warehouse_that_this_user_may_only_read_says_which_righ
             pass
     assert (catalog.tables(), catalog.databases.names()) == (("t",), ("d", "default"))
     assert files_on_disk(catalog.table("t")) == before
+
+
+def test_a_program_that_creates_its_tables_if_they_are_missing_runs_where_they_may_only_be_read(
+    folder: Path,
+) -> None:
+    catalog, table = Catalog(folder / "w"), "t (id INT, PRIMARY KEY (id) NOT ENFORCED)"
+    catalog.sql(f"CREATE TABLE {table}")
+    catalog.sql("CREATE DATABASE d")
+    with denied(folder / "w", 0o555):
+        for there in (f"TABLE IF NOT EXISTS {table}", "DATABASE IF NOT EXISTS d"):
+            assert str(catalog.sql(f"CREATE {there}")).endswith(": was there already>"), there
+        with pytest.raises(TableExistsError, match="choose another name, or CREATE TABLE IF NOT EXISTS"):
+            catalog.sql(f"CREATE TABLE {table}")
+        with pytest.raises(ConfigurationError, match="must be a folder that can be written"):
+            catalog.sql(f"CREATE TABLE IF NOT EXISTS new_{table}")
 
 
 @pytest.mark.parametrize(("statement", "locked"), [("DROP TABLE t", "w"), ("DROP DATABASE d", "w/d.db")])

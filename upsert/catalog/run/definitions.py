@@ -396,11 +396,11 @@ def database(context: Context, statement: s.CreateDatabase | s.DropDatabase | s.
     databases, name = context.catalogs.database(statement.name)
     match statement:
         case s.CreateDatabase():
-            databases.create(name, if_not_exists=statement.if_not_exists)
-            return Done(f"CREATE DATABASE {statement.name}", "created")
+            is_new = databases.create(name, if_not_exists=statement.if_not_exists)
+            return Done(f"CREATE DATABASE {statement.name}", "created" if is_new else WAS_THERE)
         case s.DropDatabase():
-            databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
-            return Done(f"DROP DATABASE {statement.name}", "dropped")
+            dropped = databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
+            return Done(f"DROP DATABASE {statement.name}", "dropped" if dropped else "was not there")
         case s.UseDatabase():
             databases.use(name)
             context.catalogs.use(databases.catalog)
@@ -412,11 +412,11 @@ def catalog(context: Context, statement: s.CreateCatalog | s.DropCatalog | s.Use
     """``CREATE CATALOG``, which names a warehouse in this session, ``DROP CATALOG`` and ``USE CATALOG``."""
     match statement:
         case s.CreateCatalog(name=name):
-            context.catalogs.create(name, statement.options, if_not_exists=statement.if_not_exists)
-            return Done(f"CREATE CATALOG {name}", "created")
+            is_new = context.catalogs.create(name, statement.options, if_not_exists=statement.if_not_exists)
+            return Done(f"CREATE CATALOG {name}", "created" if is_new else WAS_THERE)
         case s.DropCatalog(name=name):
-            context.catalogs.drop(name, if_exists=statement.if_exists)
-            return Done(f"DROP CATALOG {name}", "dropped")
+            dropped = context.catalogs.drop(name, if_exists=statement.if_exists)
+            return Done(f"DROP CATALOG {name}", "dropped" if dropped else "was not there")
         case s.UseCatalog(name=name):
             context.catalogs.use(name)
             return Done(f"USE CATALOG {name}", "in use")

@@ -200,6 +200,8 @@ def publish_pointer(folder: str, value: Mapping[str, Any], prepared: str) -> boo
         storage_of(folder).prepare(prepared)
         return _published(folder, value)
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
+        if has_table(value_in(folder)):  # in a folder that may only be read
+            return False
         raise ConfigurationError(
             f"table path must be a folder that can be written, got {folder!r}: "
             f"{os.strerror(cause.errno or 0)}"
