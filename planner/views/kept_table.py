@@ -47,6 +47,7 @@ from upsert.store.metadata.stands_for import Costs, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import signed_rows
+from upsert.views.progress import known_versions, uuids_of
 from upsert.views.refresh import Computed, are_few, tried
 
 COLUMN: Final = "column_"
@@ -162,7 +163,7 @@ class KeptTable(ABC):
         """The snapshot that stands for some versions of the base tables, if there is one."""
         if not self.bases.keys() <= versions.keys():
             return None
-        return _snapshot_of(self.opened(), {uuid: versions[uuid] for uuid in self.bases})
+        return self._snapshot_of(self.opened(), {uuid: versions[uuid] for uuid in self.bases})
 
     def brought(self, versions: Versions, rows: Callable[[Versions, Costs], Computed]) -> int:
         """The table's snapshot that stands for some versions of the base tables.
@@ -176,10 +177,10 @@ class KeptTable(ABC):
             Exception: what the computation raises, with a note that names the table.
         """
         table, target = self.opened(), {uuid: versions[uuid] for uuid in self.bases}
-        if (found := _snapshot_of(table, target)) is not None:
+        if (found := self._snapshot_of(table, target)) is not None:
             return found
         head = table.snapshot()
-        known = head.info.base_versions or {}
+        known = known_versions(head.info, self._named_bases)
         if any(known.get(uuid, 0) > version for uuid, version in target.items()):
             raise CommitConflictError(
                 f"hidden table {table.name!r} must be at the versions {target} or earlier ones, it is at "
@@ -188,25 +189,43 @@ class KeptTable(ABC):
         try:
             tried(
                 Costs.after(head.info.refresh, head.info.time_ms),
-                lambda costs: _commit(table, head, target, rows(known, costs)),
+                lambda costs: self._commit(table, head, target, rows(known, costs)),
             )
         except Exception as error:  # each error says where it happened
             shown = "EXPLAIN MATERIALIZED VIEW shows it"
             error.add_note(f"while hidden table {table.name!r} was computed; {shown}")
             raise
-        found = _snapshot_of(table, target)
+        found = self._snapshot_of(table, target)
         assert found is not None  # the commit says so, or has raised
         return found
 
+    @property
+    def _named_bases(self) -> Mapping[str, tuple[str, str]]:
+        """Folder and uuid of each base table, by its uuid."""
+        return {uuid: (path, uuid) for uuid, path in self.bases.items()}
 
-def _commit(table: Table, head: Snapshot, target: Versions, computed: Computed) -> None:
-    """Let a table stand for versions of others by what was computed of the state that it is in."""
-    stands_for = StandsFor(target, head.info.data_version, computed.refresh)
-    changes, is_replaced = computed.rows, computed.are_all and bool(head.info.base_versions)
-    if is_replaced and isinstance(changes, pa.Table) and _is_compared(head):
-        changes = signed_rows(table.layout, head.scan(), collected(changes), f"hidden table {table.name!r}")
-        is_replaced = False
-    frames.commit(changes, table.path, stands_for, overwrite=is_replaced)
+    def _commit(self, table: Table, head: Snapshot, target: Versions, computed: Computed) -> None:
+        """Let the table stand for versions of others by what was computed of the state that it is in."""
+        uuids = uuids_of(target, self._named_bases)
+        stands_for = StandsFor(target, head.info.data_version, computed.refresh, uuids)
+        changes, is_replaced = computed.rows, computed.are_all and bool(head.info.base_versions)
+        if is_replaced and isinstance(changes, pa.Table) and _is_compared(head):
+            changes = signed_rows(
+                table.layout, head.scan(), collected(changes), f"hidden table {table.name!r}"
+            )
+            is_replaced = False
+        frames.commit(changes, table.path, stands_for, overwrite=is_replaced)
+
+    def _snapshot_of(self, table: Table, versions: Versions) -> int | None:
+        """The newest snapshot that stands for these versions."""
+        for info in table.published.backwards():
+            known = info.base_versions or {}
+            # a refresh that failed may have left it ahead of the view, and a base table come back older since
+            if known == versions == known_versions(info, self._named_bases):
+                return info.data_version
+            if any(known.get(uuid, 0) < version for uuid, version in versions.items()):
+                return None  # no table goes back
+        return None
 
 
 def _is_compared(rows: Snapshot) -> bool:
@@ -215,17 +234,6 @@ def _is_compared(rows: Snapshot) -> bool:
     What is above follows from the changes of the table, which are all of its rows where these are replaced.
     """
     return are_few(rows) and not rows.layout.merge.needs_present_rows
-
-
-def _snapshot_of(table: Table, versions: Versions) -> int | None:
-    """The newest snapshot that stands for these versions."""
-    for info in table.published.backwards():
-        known = info.base_versions or {}
-        if known == versions:
-            return info.data_version
-        if any(known.get(uuid, 0) < version for uuid, version in versions.items()):
-            return None  # no table goes back
-    return None
 
 
 def meaning_of(catalyst: Catalyst, plan: Plan, text: str, tables: Tables, *more: str) -> str:
