@@ -386,7 +386,7 @@ def test_a_table_made_anew_is_not_taken_for_the_old_one(table: Table, tmp_path: 
     other = Table.create(table.path, SCHEMA)
     before = files_on_disk(other)
     for use in (snapshot.scan, table.snapshot, lambda: table.write(rows("+I 2 b"))):
-        with pytest.raises(TableNotFoundError, match="dropped and created again"):
+        with pytest.raises(TableNotFoundError, match="was replaced by another one"):
             use()
     assert files_on_disk(other) == before
 

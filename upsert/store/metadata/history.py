@@ -220,12 +220,7 @@ class History:
         if (found := self._storage.stat(path)) is None:
             raise TableNotFoundError(f"no table lies at {self.folder!r}; was it dropped?")
         if found.version != self._checked:
-            uuid = table_file.read(self.folder).uuid
-            if uuid != self.uuid:
-                raise TableNotFoundError(
-                    f"table {self.root!r} was dropped and created again: its uuid must be {self.uuid!r}, got "
-                    f"{uuid!r}; open it again"
-                )
+            table_file.read(self.folder).check_is(self.uuid)
             self._checked = found.version
 
     def publishing(self, path: str) -> AbstractContextManager[None]:

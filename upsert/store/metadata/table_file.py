@@ -358,7 +358,7 @@ class TableFile:
         if self.uuid != uuid:
             raise TableNotFoundError(
                 f"table {self.folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
-                f"{self.uuid!r}; run the query again, a stream with a new checkpoint"
+                f"{self.uuid!r}; open it again, a stream with a new checkpoint"
             )
 
 

@@ -337,7 +337,7 @@ def test_a_commit_leaves_nothing_in_a_table_that_was_created_again_meanwhile(
 
     meanwhile = partial(in_another_thread, create_again)
     writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
-    with pytest.raises(TableNotFoundError, match="dropped and created again"):
+    with pytest.raises(TableNotFoundError, match="was replaced by another one"):
         act(writer)
     other = Table.open(table.path)
     for number in range(commits, 4):
@@ -358,7 +358,7 @@ def test_a_commit_that_finds_its_number_in_a_table_that_was_created_again_says_s
 
     meanwhile = partial(in_another_thread, create_again)
     writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
-    with pytest.raises(TableNotFoundError, match="dropped and created again"):
+    with pytest.raises(TableNotFoundError, match="was replaced by another one"):
         writer.write(rows(9))
 
 
@@ -428,7 +428,7 @@ def test_what_holds_a_snapshot_is_none_in_a_table_that_was_created_again_right_t
         make_parent(path)
 
     monkeypatch.setattr(local, "make_parent", made)
-    with pytest.raises(TableNotFoundError, match="dropped and created again"):
+    with pytest.raises(TableNotFoundError, match="was replaced by another one"):
         act(table)
     other = Table.open(table.path)
     assert other.tags() == other.consumers() == ()

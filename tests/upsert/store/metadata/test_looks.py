@@ -76,7 +76,7 @@ def test_no_commit_goes_to_a_table_that_was_made_again(table: Table) -> None:
         Table.open(table.path)
         shutil.rmtree(table.path)
         assert run(lambda: Table.create(table.path, SCHEMA) and None) == 0
-        with pytest.raises(TableNotFoundError, match="was dropped and created again"):
+        with pytest.raises(TableNotFoundError, match="was replaced by another one"):
             table.write(pa.table({"id": [2]}))
     assert Table.open(table.path).history() == ()
 

@@ -464,7 +464,7 @@ def test_a_table_that_was_dropped_shares_no_file_with_its_successor(s3: ObjectSt
     successor = Table.create(table.path, SCHEMA)
     assert put_if_absent(head, b"from a writer that stalled")
     assert successor.snapshot().id == 0
-    with pytest.raises(TableNotFoundError, match="was dropped and created again"):
+    with pytest.raises(TableNotFoundError, match="was replaced by another one"):
         table.write(rows(1))
 
 
