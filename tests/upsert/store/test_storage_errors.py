@@ -23,7 +23,6 @@ from upsert.errors import ConfigurationError, StorageError, TableExistsError, Un
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
 from upsert.store.files import writing
-from upsert.store.storage import local
 from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.local import LOCAL
 from upsert.store.upkeep.check import file_is_given
@@ -165,15 +164,15 @@ def test_a_snapshot_that_is_there_and_may_not_stay_is_not_called_a_failure(
 ) -> None:
     """Its name is given, and the disk cannot say that it would outlive a power failure."""
     table = Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}), {"write-only": "true"})
-    sync = local.sync_folder
+    sync, folder = os.fsync, os.stat(os.path.join(table.root, paths.SNAPSHOT_FOLDER))
 
-    def fails(folder: str | Path) -> None:
-        if os.path.basename(folder) == paths.SNAPSHOT_FOLDER:
+    def fails(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), folder):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        sync(folder)
+        sync(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "sync_folder", fails)
+        patch.setattr(os, "fsync", fails)
         with pytest.raises(UnknownOutcomeError, match=r"whether it is there for good, .* look at the"):
             table.write(pa.table({"id": [1]}))
     assert table.snapshot().scan()["id"].to_pylist() == [1]

@@ -295,9 +295,13 @@ class Committer:
                 self._check_lineage(info, path, change)
                 added = tuple(replace(entry, sequence=entry.sequence or info.id) for entry in change.added)
                 self.history.remember(info.id, content, Manifest(added, change.removed))
-            except TableNotFoundError:
-                self._withdraw(path, content)
-                raise
+            except TableNotFoundError as cause:
+                if self._withdraw(path, content):
+                    raise
+                raise UnknownOutcomeError(
+                    f"table {self.root!r}: snapshot {info.id} was published while the table was dropped or "
+                    f"renamed, and {cause}; if it has another name now, it has the rows"
+                ) from cause
             # no right to read it any more, or what belongs to the newest snapshot is damaged, or has expired
             except (OSError, ConfigurationError, CorruptTableError, SnapshotExpiredError) as cause:
                 raise UnknownOutcomeError(
@@ -306,11 +310,11 @@ class Committer:
                 ) from cause
         return won
 
-    def _withdraw(self, path: str, content: bytes) -> None:
-        """Delete a snapshot of this process that came after its table was dropped."""
+    def _withdraw(self, path: str, content: bytes) -> bool:
+        """Delete a snapshot of this process that came after its table was dropped; whether it was there."""
         with suppress(OSError, UpsertError):
-            if self._storage.read(path) == content:
-                self._storage.delete(path)
+            return self._storage.read(path) == content and self._storage.delete(path)
+        return False
 
     def _is_there_after(self, failure: Exception, info: SnapshotInfo, path: str) -> bool:
         """Whether a snapshot has been published, and will stay, although an error was reported."""

@@ -59,7 +59,10 @@ class LocalStorage:
                 _name_new_file(folder, path, content, mode, partial(_link, path), sync=sync_all)
             except FileExistsError:
                 return False
-            sync_folder(os.path.dirname(path))
+            if _held_as(folder) is None:
+                sync_folder(os.path.dirname(path))
+            else:
+                os.fsync(folder)  # wherever it has been moved by now
             reach("publish.after-sync")
         return True
 
@@ -212,6 +215,11 @@ def _opened_folder(folder: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _held_as(descriptor: int) -> _Held | None:
+    held = _HELD.get()
+    return held if held is not None and held.descriptor == descriptor else None
+
+
 def _name_new_file(
     folder: int,
     path: str,
@@ -225,7 +233,7 @@ def _name_new_file(
     for left in reversed(range(_TRIES)):
         with _temporary_file(folder, path, content, mode, sync) as temporary:
             try:
-                if (held := _HELD.get()) is not None and held.descriptor == folder:
+                if (held := _held_as(folder)) is not None:
                     held.check()
                 give_name(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except FileNotFoundError:

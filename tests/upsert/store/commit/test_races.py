@@ -451,6 +451,24 @@ def test_a_commit_whose_table_is_dropped_meanwhile_says_so(
         act(writer)
 
 
+@pytest.mark.parametrize("point", ["publish.after-link", "publish.after-sync"])
+def test_a_commit_whose_table_is_renamed_when_it_is_published_is_not_told_as_none(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Its rows are there, and a writer that was told that they are not would write them again."""
+    table.write(rows(1))
+
+    def reach(point_reached: str) -> None:
+        if point_reached == point:
+            Path(table.path).rename(tmp_path / "renamed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "reach", reach)
+        with pytest.raises(UnknownOutcomeError, match="if it has another name now, it has the rows"):
+            table.write(rows(2))
+    assert ids_of(Table.open(tmp_path / "renamed")) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("file", "point"), [(writing, "data.before-file"), (committer, "commit.before-manifest")]
 )
@@ -497,18 +515,21 @@ def test_rows_whose_table_is_dropped_while_they_are_staged_are_refused(
         act(table)
 
 
-def test_a_tag_whose_table_is_dropped_meanwhile_says_so(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("point", ["publish.before-link", "publish.after-link"])
+def test_a_tag_whose_table_is_renamed_when_it_is_published_goes_with_it(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
+    """It was told as the tag of no table."""
     table.write(rows(1))
 
-    def reach(point: str) -> None:
-        if point == "publish.before-link":
-            Path(table.path).rename(tmp_path / "dropped")
+    def reach(point_reached: str) -> None:
+        if point_reached == point:
+            Path(table.path).rename(tmp_path / "renamed")
 
-    monkeypatch.setattr(local, "reach", reach)
-    with pytest.raises(TableNotFoundError, match="was it dropped"):
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "reach", reach)
         table.tag("first")
+    assert [tag.name for tag in Table.open(tmp_path / "renamed").tags()] == ["first"]
 
 
 def test_a_clean_up_whose_table_is_dropped_meanwhile_says_so(

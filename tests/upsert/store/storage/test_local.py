@@ -17,7 +17,6 @@ from tests.upsert.store.storage.contract import (
 from upsert.errors import StorageError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store.metadata import tag_file
-from upsert.store.storage import local
 from upsert.store.storage.base import DeniedError
 from upsert.store.storage.local import LOCAL, synced_together
 from upsert.store.table import Table
@@ -168,16 +167,16 @@ def test_a_snapshot_is_told_when_its_name_is_on_the_disk(
     failures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table.create(tmp_path / "t", KEYED)
-    sync, asked = local.sync_folder, list[str]()
+    sync, asked, folder = os.fsync, list[int](), os.stat(os.path.join(table.root, "snapshot"))
 
-    def refuse(folder: str) -> None:
-        if os.path.basename(folder) == "snapshot":
-            asked.append(folder)
+    def refuse(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), folder):
+            asked.append(descriptor)
             if len(asked) <= failures:
-                raise OSError(5, "Input/output error", folder)
-        sync(folder)
+                raise OSError(5, "Input/output error")
+        sync(descriptor)
 
-    monkeypatch.setattr(local, "sync_folder", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     if failures == 1:
         written(table)
     else:
