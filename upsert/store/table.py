@@ -22,6 +22,7 @@ from upsert.errors import (
     UnknownOutcomeError,
     UpsertError,
 )
+from upsert.retry import retried
 from upsert.schema import TableSchema
 from upsert.show import html
 from upsert.store import paths
@@ -68,6 +69,9 @@ _T = TypeVar("_T")
 
 _MAX_ROLLBACKS: Final = 10
 """Attempts to roll back while others write."""
+
+_MAX_CREATIONS: Final = 10
+"""Attempts to create a table while others drop it."""
 
 
 class Table:
@@ -135,10 +139,23 @@ class Table:
         stored.check_new_names()
         if if_not_exists:
             lifecycle.checked(folder, stored, options)
+        # another process may drop the table between two steps
+        return retried(
+            lambda: cls._created(folder, stored, options, if_not_exists=if_not_exists),
+            is_passing=lambda failure: isinstance(failure, (FileNotFoundError, TableNotFoundError)),
+            first_pause_s=0.001,
+            tries=_MAX_CREATIONS,
+        )
+
+    @classmethod
+    def _created(
+        cls, folder: str, schema: TableSchema, options: Mapping[str, str], *, if_not_exists: bool
+    ) -> Self:
+        if if_not_exists:
             with suppress(TableNotFoundError):
                 return cls.open(folder)
         try:
-            return cls(lifecycle.create(folder, stored, options))
+            return cls(lifecycle.create(folder, schema, options))
         except TableExistsError:
             if not if_not_exists:
                 raise

@@ -38,6 +38,7 @@ from upsert.store.commit.turn import LongTurnWarning, Turn
 from upsert.store.files import writing
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.files.writing import write_data_file
+from upsert.store.metadata import table_file
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.folding import MAX_MANIFESTS
@@ -102,6 +103,34 @@ def test_two_first_commits_race_and_both_are_there(table: Table) -> None:
     staged, others = table.stage(rows(1), order="rows"), other.stage(rows(2), order="rows")
     assert [table.commit([staged]).id, other.commit([others]).id] == [1, 2]
     assert ids_of(table) == [1, 2]
+
+
+def test_a_table_is_created_though_another_process_drops_one_between_two_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with a bare FileNotFoundError."""
+    made, acts = local.make_parent, ["drop"]
+
+    def make_parent(path: str) -> None:
+        made(path)
+        if acts:
+            acts.clear()
+            shutil.rmtree(tmp_path / "t")
+
+    monkeypatch.setattr(local, "make_parent", make_parent)
+    table = Table.create(tmp_path / "t", SCHEMA, QUIET)
+    table.write(rows(1))
+    assert ids_of(Table.open(tmp_path / "t")) == [1]
+
+
+def test_a_table_is_created_if_not_exists_though_another_process_creates_and_drops_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said not to exist."""
+    publish, acts = table_file.publish, ["create and drop"]
+    monkeypatch.setattr(table_file, "publish", lambda table: not (acts and acts.pop()) and publish(table))
+    Table.create(tmp_path / "t", SCHEMA, QUIET, if_not_exists=True).write(rows(1))
+    assert ids_of(Table.open(tmp_path / "t")) == [1]
 
 
 def test_of_two_writers_of_one_key_the_later_commit_wins(table: Table) -> None:
