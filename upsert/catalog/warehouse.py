@@ -8,6 +8,7 @@ at any time: nothing appears in such a folder before ``table.json`` names it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -29,6 +30,7 @@ from upsert.errors import (
 )
 from upsert.flock import locked
 from upsert.options import suggestion
+from upsert.retry import retried
 from upsert.sql.tokens import NAME_RULE
 from upsert.store.log.lifecycle import drop_log
 from upsert.store.metadata import table_file
@@ -72,6 +74,9 @@ def _drop_logs(folder: str) -> None:
             if os.path.isdir(os.path.join(folder, name)):
                 _drop_logs(os.path.join(folder, name))
 
+
+_NOT_EMPTY: Final = (errno.ENOTEMPTY, errno.EEXIST)
+_TRIES: Final = 10
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
@@ -192,18 +197,27 @@ class Warehouse:
             for one in sorted({self, to}, key=lambda one: one.folder):
                 locks.enter_context(one.alone())
             prepare()
-            if os.path.lexists(target):
-                if not os.path.isdir(target) or os.path.lexists(os.path.join(target, TABLE_FILE)):
-                    raise TableExistsError(
-                        f"table {new!r} exists already in {to.folder!r}; choose another name"
-                    )
-                table_file.check_unused(target)
-                to.throw_away(target)  # what writers have left of a table that had the name
-            with disk_errors_of(target):
-                os.rename(self.existing(name), target)
-                sync_folder(to.folder)
-                sync_folder(self.folder)
+            # a writer of a table that had the name may make its folder in between
+            retried(
+                lambda: self._rename(name, to, target),
+                is_passing=lambda failure: isinstance(failure, OSError) and failure.errno in _NOT_EMPTY,
+                first_pause_s=0.001,
+                tries=_TRIES,
+            )
         to.empty_trash()
+
+    def _rename(self, name: str, to: Warehouse, target: str) -> None:
+        if os.path.lexists(target):
+            if not os.path.isdir(target) or os.path.lexists(os.path.join(target, TABLE_FILE)):
+                raise TableExistsError(
+                    f"table {os.path.basename(target)!r} exists already in {to.folder!r}; choose another name"
+                )
+            table_file.check_unused(target)
+            to.throw_away(target)  # what writers have left of a table that had the name
+        with disk_errors_of(target):
+            os.rename(self.existing(name), target)
+            sync_folder(to.folder)
+            sync_folder(self.folder)
 
     def throw_away(self, path: str) -> None:
         """Atomically move a folder out of sight, to be deleted; the caller holds the catalog's lock."""

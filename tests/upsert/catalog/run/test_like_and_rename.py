@@ -10,6 +10,7 @@ import pytest
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Rows
 from upsert.catalog.run.jobs import Job
+from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
 
 SOURCE = """
@@ -138,6 +139,23 @@ class TestRename:
         with pytest.raises(ConfigurationError, match=r"got one with 'notes\.txt'; move them away"):
             catalog.sql("ALTER TABLE source RENAME TO next")
         assert catalog.tables() == ("before", "source")
+
+    def test_writer_at_work_on_a_table_that_had_the_name_is_not_in_the_way(
+        self, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was told as a disk that failed: "Directory not empty"."""
+        left = Path(catalog.warehouse, "target", "day=x", "bucket-0")
+        left.mkdir(parents=True)
+        throw_away = Warehouse.throw_away
+
+        def throw_away_and_see_it_again(tables: Warehouse, path: str) -> None:
+            throw_away(tables, path)
+            monkeypatch.setattr(Warehouse, "throw_away", throw_away)
+            left.mkdir(parents=True)
+
+        monkeypatch.setattr(Warehouse, "throw_away", throw_away_and_see_it_again)
+        catalog.sql("ALTER TABLE source RENAME TO target")
+        assert (catalog.tables(), os.listdir(catalog.warehouse)) == (("target",), ["target"])
 
     def test_job_finds_its_checkpoint_under_the_new_name(self, catalog: Catalog) -> None:
         catalog.sql("SET 'pipeline.name' = 'job'")
