@@ -415,7 +415,7 @@ class JoinTree:
     def _never_null(self, number: int) -> Column | None:
         """A column of a table that no row has NULL in."""
         schema = self.tables[number].schema
-        names = {column.name for column in schema.columns if not column.nullable} | set(schema.primary_key)
+        names = {column.name for column in schema.columns if not column.may_be_null} | set(schema.primary_key)
         return next((column for column in self.raw[number].hidden if column.name in names), None)
 
     def _is_there(self, witnesses: Sequence[int]) -> Expr:

@@ -71,6 +71,7 @@ class Column(Jsonable):
         fields: the ids of those fields of its structs that are not known by their names; not compared.
         interval: the fields of an interval that has others than ``day to second``, as in ``hour to minute``;
             None for all else.
+        had_nulls: whether it is NOT NULL since an ALTER TABLE only, and may be NULL in older snapshots.
         default: Spark SQL for the value that statements give the column if they leave it out; None for NULL.
         metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
         virtual: whether a metadata column is only read, never written.
@@ -90,6 +91,12 @@ class Column(Jsonable):
     default: str | None = field(default=None, metadata=written_with("default"))
     fields: tuple[FieldId, ...] = field(default=(), compare=False, metadata=written_with("fields"))
     initial: Const | None = field(default=None, compare=False, metadata=written_with("initial"))
+    had_nulls: bool = field(default=False, metadata=written_with("had_nulls"))
+
+    @property
+    def may_be_null(self) -> bool:
+        """Whether readers may find NULL in it, in an older state of the table if not in the present one."""
+        return self.nullable or self.had_nulls
 
     @property
     def form(self) -> nested.Form:
@@ -517,9 +524,9 @@ class TableSchema(Jsonable):
             )
 
     def has_columns_of(self, other: Self) -> bool:
-        """Whether rows of one schema are rows of the other: their columns are the same."""
+        """Whether both have the same columns, which may be NOT NULL in one of them alone."""
         own, theirs = (
-            [(c.id, c.name, c.type, c.nullable, c.length, c.interval, c.fields) for c in one.columns]
+            [(c.id, c.name, c.type, c.length, c.interval, c.fields) for c in one.columns]
             for one in (self, other)
         )
         return own == theirs
@@ -531,12 +538,12 @@ class TableSchema(Jsonable):
 
     @property
     def has_values_of_older_rows(self) -> bool:
-        """Whether rows that were stored before a column was added have a value in it."""
-        return any(c.initial is not None for c in self.columns)
+        """Whether older rows have what a column does not say: a value before it was added, or NULL."""
+        return any(c.initial is not None or c.had_nulls for c in self.columns)
 
     def without_older_rows(self) -> Self:
         """The schema of a new table, in which no row is older than a column."""
-        return replace(self, columns=tuple(replace(c, initial=None) for c in self.columns))
+        return replace(self, columns=tuple(replace(c, initial=None, had_nulls=False) for c in self.columns))
 
     @property
     def has_later_types(self) -> bool:
@@ -565,7 +572,7 @@ class TableSchema(Jsonable):
     @property
     def arrow(self) -> pa.Schema:
         """The Arrow schema of the table's rows, without ``_row_kind``."""
-        return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
+        return pa.schema([pa.field(c.name, c.type, nullable=c.may_be_null) for c in self.columns])
 
     def type_of(self, name: str, what: str = "table") -> pa.DataType:
         """Type of a column.

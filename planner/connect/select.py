@@ -405,7 +405,7 @@ class Select:
         schema = self._schema(ref)
         if schema is None:
             return False
-        return ref.column in schema.primary_key or not schema.column(ref.column).nullable
+        return ref.column in schema.primary_key or not schema.column(ref.column).may_be_null
 
     def _schema(self, ref: Ref) -> TableSchema | None:
         """That of the managed table that a column is of; None for any other."""

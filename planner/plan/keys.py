@@ -345,7 +345,7 @@ def _of_leaf(columns: tuple[Column, ...], origin: object, *, is_believed: bool) 
     never_null, fixed = tuple[str, ...](), tuple[str, ...]()
     match origin:
         case ManagedTable(schema=schema):
-            never_null = (*schema.primary_key, *(c.name for c in schema.columns if not c.nullable))
+            never_null = (*schema.primary_key, *(c.name for c in schema.columns if not c.may_be_null))
             unique = (index.columns for index in schema.indexes if index.unique)
             plain = [schema.primary_key, *(names for names in unique if set(names) <= set(never_null))]
         case KafkaTopic(schema=schema, mode=mode):

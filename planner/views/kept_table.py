@@ -256,7 +256,10 @@ def _columns_read(plan: Plan, base: Table) -> str:
         for column in leaf.columns
     }
     read = (column for column in base.schema.columns if column.name in names)
-    return json.dumps([replace(one, comment=None, default=None).to_json() for one in read], sort_keys=True)
+    said = (
+        replace(one, comment=None, default=None, nullable=one.may_be_null, had_nulls=False) for one in read
+    )
+    return json.dumps([one.to_json() for one in said], sort_keys=True)
 
 
 def relation(catalyst: Catalyst, columns: Sequence[Column], made: JavaObject, name: str) -> Relation:

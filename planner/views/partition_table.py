@@ -104,7 +104,7 @@ class OwnRows:
         by = tuple(names[key.id] for key in part.keys if isinstance(key, Column))
         table = Table.open(found.rows.table.path)
         is_exact = all(
-            not table.schema.column(name).nullable
+            not table.schema.column(name).may_be_null
             and not pa.types.is_floating(table.schema.column(name).type)
             for name in by
         )

@@ -37,7 +37,7 @@ def spark_schema(schema: TableSchema, *, row_kind: bool, upserts: bool = False) 
         {
             "name": column.name,
             "type": column.spark_type,
-            "nullable": column.nullable,
+            "nullable": column.may_be_null,
             "metadata": {"comment": column.comment} if column.comment else {},
         }
         for column in schema.columns

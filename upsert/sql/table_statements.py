@@ -242,11 +242,6 @@ _REFUSALS: Final[Mapping[tuple[str, ...], str]] = {
     ("UNSET",): "UNSET is not supported: use RESET ('key')",
 }
 
-_COLUMN_REFUSALS: Final[Mapping[tuple[str, ...], str]] = {
-    ("SET", "NOT"): "use ADD CONSTRAINT name CHECK (column IS NOT NULL)",
-    ("DROP", "NOT"): "a column that is NOT NULL stays so; add another one",
-}
-
 
 def alter_table(cursor: Cursor) -> Statement:
     """Read what follows ``ALTER TABLE``.
@@ -382,7 +377,7 @@ def _alter(cursor: Cursor) -> list[Alteration]:
     name, *between = path = dotted(cursor)
     if between:
         if not cursor.skip("TYPE"):
-            raise cursor.refusal("expected TYPE: a part of a column has no comment and no DEFAULT")
+            raise cursor.refusal("expected TYPE: a part of a column has no comment, no DEFAULT, no NOT NULL")
         return [alterations.WidenPart(path, read_type(cursor))]
     if cursor.skip("COMMENT"):
         return [alterations.SetComment(name, cursor.string("a comment in quotes"))]
@@ -390,13 +385,15 @@ def _alter(cursor: Cursor) -> list[Alteration]:
         return [alterations.SetDefault(name, read_default(cursor))]
     if cursor.skip("DROP", "DEFAULT"):
         return [alterations.SetDefault(name, None)]
+    for word in ("SET", "DROP"):
+        if cursor.skip(word, "NOT", "NULL"):
+            return [alterations.SetNullable(name, word == "DROP")]
     if (after := _after(cursor)) is not None:
         return [alterations.MoveColumn(name, after)]
-    for words, reason in _COLUMN_REFUSALS.items():
-        if cursor.ahead(*words):
-            raise cursor.refusal(reason)
     if not cursor.skip("TYPE"):
-        raise cursor.refusal("expected TYPE, COMMENT, SET DEFAULT, DROP DEFAULT, FIRST or AFTER")
+        raise cursor.refusal(
+            "expected TYPE, COMMENT, SET or DROP DEFAULT, SET or DROP NOT NULL, FIRST or AFTER"
+        )
     return [alterations.WidenColumn(name, *read_column_type(cursor))]
 
 
@@ -405,6 +402,8 @@ def _modify(cursor: Cursor) -> list[Alteration]:
     if between:
         return [alterations.WidenPart(path, read_type(cursor))]
     found: list[Alteration] = [alterations.WidenColumn(name, *read_column_type(cursor))]
+    if cursor.skip("NOT", "NULL"):
+        found.append(alterations.SetNullable(name, nullable=False))
     if cursor.skip("COMMENT"):
         found.append(alterations.SetComment(name, cursor.string("a comment in quotes")))
     if (after := _after(cursor)) is not None:

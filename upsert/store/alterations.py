@@ -179,6 +179,17 @@ class SetDefault:
 
 
 @dataclass(frozen=True)
+class SetNullable:
+    """Whether a column may hold NULL; to be NOT NULL, no existing row may have one in it.
+
+    Readers are told that such a column may hold NULL, for it may in older snapshots.
+    """
+
+    name: str
+    nullable: bool
+
+
+@dataclass(frozen=True)
 class AddCheck:
     """A CHECK constraint, which no existing row may break."""
 
@@ -227,6 +238,7 @@ Declaration = (
     | DropWatermark
     | SetComment
     | SetDefault
+    | SetNullable
     | AddCheck
     | DropCheck
 )
@@ -296,10 +308,10 @@ def differences(old: TableSchema, new: TableSchema) -> tuple[Alteration, ...]:
         if column.name not in new.names:
             continue
         other = new.column(column.name)
-        if (column.type, column.nullable) != (other.type, other.nullable):
+        if column.type != other.type:
             raise SchemaError(
                 f"column {column.name!r} must stay {types.sql_name(column.type)}, got "
-                f"{types.sql_name(other.type)}{'' if other.nullable else ' NOT NULL'}"
+                f"{types.sql_name(other.type)}"
             )
     if old.primary_key != new.primary_key:
         raise SchemaError(f"the primary key must stay ({', '.join(old.primary_key)})")
@@ -316,6 +328,8 @@ def differences(old: TableSchema, new: TableSchema) -> tuple[Alteration, ...]:
     for place, column in enumerate(new.columns):
         if column.name not in old.names:
             changes.append(AddColumn(replace(column, id=0), before[place]))
+        elif column.nullable != old.column(column.name).nullable:
+            changes.append(SetNullable(column.name, column.nullable))
     changes += [AddComputed(column) for name, column in computed.items() if name not in stays]
     changes += [AddIndex(index) for index in new.indexes if index not in old.indexes]
     if new.watermark is not None and old.watermark != new.watermark:
@@ -418,6 +432,8 @@ def _declared(schema: TableSchema, change: Declaration) -> TableSchema:
         case SetDefault(name, default):
             schema.type_of(name, "ALTER COLUMN")
             return _with_column(schema, replace(schema.column(name), default=default))
+        case SetNullable(name, nullable):
+            return _with_nullable(schema, name, nullable)
         case AddCheck(check):
             return replace(schema, checks=(*schema.checks, check))
         case DropCheck(name, if_exists):
@@ -427,6 +443,16 @@ def _declared(schema: TableSchema, change: Declaration) -> TableSchema:
                 raise SchemaError(f"DROP CONSTRAINT: unknown constraint {name!r}; constraints are {known}")
             return replace(schema, checks=kept)
     assert_never(change)
+
+
+def _with_nullable(schema: TableSchema, name: str, nullable: bool) -> TableSchema:
+    schema.type_of(name, "ALTER COLUMN")
+    column = schema.column(name)
+    if column.nullable == nullable:
+        return schema
+    if name in schema.primary_key:
+        raise SchemaError(f"DROP NOT NULL: column {name!r} is of the PRIMARY KEY, which is never NULL")
+    return _with_column(schema, replace(column, nullable=nullable, had_nulls=not nullable))
 
 
 def _with_watermark(schema: TableSchema, watermark: Watermark) -> TableSchema:

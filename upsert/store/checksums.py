@@ -74,7 +74,7 @@ FORMAT_OF_TYPES: Final = 3
 """Version of a definition with types that earlier releases do not know, which refuse it: TIME."""
 
 FORMAT_OF_INITIAL_VALUES: Final = 4
-"""Version of a definition by which older rows have a value, where earlier releases would read NULL."""
+"""Version of a definition by which older rows have a value or NULL that earlier releases do not expect."""
 
 FORMAT_OF_SNAPSHOTS: Final = FORMAT_OF_INITIAL_VALUES
 """Version of a snapshot; releases refuse it that would take small files without a sidecar for damaged.

@@ -268,6 +268,6 @@ def value_context(schema: TableSchema, log: LogOptions, format: Format) -> Forma
 
 
 def _context(columns: Sequence[Column], log: LogOptions, format: Format, side: Side) -> FormatContext:
-    fields = pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns])
+    fields = pa.schema([pa.field(c.name, c.type, nullable=c.may_be_null) for c in columns])
     values = options.parse(f"log.{side}.{format.name}", format.options, {})
     return FormatContext(fields, values, side, log.topic)

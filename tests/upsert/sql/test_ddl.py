@@ -34,6 +34,7 @@ from upsert.store.alterations import (
     MoveColumn,
     RenameField,
     SetDefault,
+    SetNullable,
     WidenColumn,
     WidenPart,
 )
@@ -514,10 +515,9 @@ def test_text_that_is_no_statement_is_refused(text: str, message: str) -> None:
         ("ALTER TABLE t SET TBLPROPERTIES ('a' = 'b')", "use SET ('key' = 'value')"),
         ("ALTER TABLE t UNSET TBLPROPERTIES ('a')", "use RESET ('key')"),
         ("ALTER TABLE t CHANGE COLUMN a b INT", "use RENAME COLUMN a TO b, or MODIFY a type"),
-        ("ALTER TABLE t ALTER COLUMN a SET NOT NULL", "ADD CONSTRAINT name CHECK (column IS NOT NULL)"),
         (
             "ALTER TABLE t ALTER COLUMN a UP",
-            "expected TYPE, COMMENT, SET DEFAULT, DROP DEFAULT, FIRST or AFTER",
+            "expected TYPE, COMMENT, SET or DROP DEFAULT, SET or DROP NOT NULL, FIRST or AFTER",
         ),
         ("ALTER TABLE t ALTER COLUMN a AFTER", "expected the name of a column"),
         ("ALTER TABLE t DROP PRIMARY KEY", "the primary key cannot change"),
@@ -707,6 +707,9 @@ def test_statements_can_be_sent_to_another_process() -> None:
         ("MODIFY a STRING", (WidenColumn("a", pa.string()),)),
         ("ALTER COLUMN a SET DEFAULT 'x' || 'y'", (SetDefault("a", "'x' || 'y'"),)),
         ("ALTER COLUMN a DROP DEFAULT", (SetDefault("a", None),)),
+        ("ALTER COLUMN a SET NOT NULL", (SetNullable("a", nullable=False),)),
+        ("ALTER COLUMN a DROP NOT NULL", (SetNullable("a", nullable=True),)),
+        ("MODIFY a INT NOT NULL", (WidenColumn("a", pa.int32()), SetNullable("a", nullable=False))),
         ("ALTER COLUMN a FIRST", (MoveColumn("a", ""),)),
         ("MODIFY a BIGINT AFTER b", (WidenColumn("a", pa.int64()), MoveColumn("a", "b"))),
         ("DROP CONSTRAINT IF EXISTS c", (DropCheck("c", if_exists=True),)),
@@ -722,7 +725,7 @@ def test_alter_table_says_what_changes(text: str, changes: tuple[Alteration, ...
         ("ADD COLUMN a.b INT NOT NULL", "existing rows have NULL in a field that is added; leave it out"),
         ("ADD COLUMN a.b INT FIRST", "a field of a struct has no comment, and becomes the last one"),
         ("ADD COLUMN a. INT NULL", "expected a column type"),
-        ("ALTER COLUMN a.b SET DEFAULT 3", "expected TYPE: a part of a column has no comment and no DEFAULT"),
+        ("ALTER COLUMN a.b SET DEFAULT 3", "expected TYPE: a part of a column has no comment, no DEFAULT"),
         (
             "ADD COLUMN x INT, ADD COLUMN y INT",
             "several changes are one list; write ADD (a type, b type), found ','",

@@ -144,3 +144,25 @@ def test_a_name_of_another_table_is_no_condition_on_a_column_that_came_later(
     write(catalog, "u", {"id": 2, "b": 8, "a": 99})
     refreshed(run, "v")
     assert rows(catalog, spark, "SELECT id FROM v") == [(1,), (2,)]
+
+
+def test_a_column_that_may_be_null_by_now_is_so_in_all_that_a_view_keeps(
+    catalog: Catalog, spark: SparkSession, run: Run
+) -> None:
+    run("CREATE TABLE n (id INT, g INT NOT NULL, PRIMARY KEY (id) NOT ENFORCED)")
+    write(catalog, "n", {"id": 1, "g": 7})
+    run("CREATE MATERIALIZED VIEW sums AS SELECT coalesce(g, -1) AS g, count(*) AS c FROM n GROUP BY g")
+    run("CREATE MATERIALIZED VIEW shown AS SELECT id, g FROM n")
+    for number, change in enumerate(("DROP", "SET", "DROP")):
+        run(f"ALTER TABLE n ALTER COLUMN g {change} NOT NULL")
+        write(catalog, "n", {"id": 2, "g": number})
+        for view in ("sums", "shown"):
+            refreshed(run, view)
+    assert rows(catalog, spark, "SELECT * FROM sums") == [(2, 1), (7, 1)]
+    write(catalog, "n", {"id": 2, "g": None})
+    refreshed(run, "sums")
+    assert rows(catalog, spark, "SELECT * FROM sums") == [(-1, 1), (7, 1)]
+    with pytest.raises(SchemaError, match="'shown': column 'g' is NOT NULL, got 1 NULLs"):
+        refreshed(run, "shown")
+    run("CREATE OR REPLACE MATERIALIZED VIEW shown AS SELECT id, g FROM n")
+    assert rows(catalog, spark, "SELECT * FROM shown") == [(1, 7), (2, None)]

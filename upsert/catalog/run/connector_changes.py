@@ -128,6 +128,11 @@ def _changed(columns: Columns, change: Any, of: str) -> Columns:
                 f"{of}: column {name!r} must keep its name and type, under which records and stored rows "
                 "have its values; add another column, or for another type create another table"
             )
+        case a.SetNullable(name) if name in known:
+            raise SchemaError(
+                f"{of}: column {name!r} must stay NOT NULL or nullable as it is, by which records and stored "
+                "rows were read; create another table"
+            )
         case a.MoveColumn(name):
             raise SchemaError(
                 f"{of}: column {name!r} must keep its place, where records may have its values; SELECT the "

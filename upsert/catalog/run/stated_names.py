@@ -59,7 +59,7 @@ def _partition(schema: TableSchema, spec: Mapping[str, Any], of: str) -> dict[st
 
 def _change(change: a.Alteration, own: _Own, schema: TableSchema) -> a.Alteration:
     match change:
-        case a.DropColumn(name) | a.WidenColumn(name) | a.SetDefault(name):
+        case a.DropColumn(name) | a.WidenColumn(name) | a.SetDefault(name) | a.SetNullable(name):
             return replace(change, name=own(name))
         case a.SetComment(str(name)):
             return replace(change, name=own(name))

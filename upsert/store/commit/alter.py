@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from upsert.errors import SchemaError
 from upsert.failpoints import reach
 from upsert.store import paths
@@ -19,13 +21,13 @@ from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.commit.rewrite import Rewrite
 from upsert.store.commit.staging import StagedFiles
-from upsert.store.metadata.definition import Definition, new_checks
+from upsert.store.metadata.definition import Definition, new_checks, newly_required
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.metadata.table_file import publish_definition
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.rows.conform import check_rows
+from upsert.store.rows.conform import check_rows, cut
 
 
 def alter(committer: Committer, changes: Iterable[Alteration]) -> SnapshotInfo:
@@ -77,12 +79,41 @@ class _Attempt:
 
     def _check_rows(self, old: Definition, new: Definition, head: SnapshotInfo) -> None:
         """Refuse existing rows that break a constraint of ``new`` which ``old`` has not."""
-        checks = new_checks(old.schema, new.schema)
-        if not checks or self._checked == (head.data_version, old.version):
+        schema, checks = new.schema, new_checks(old.schema, new.schema)
+        required = newly_required(old.schema, schema)
+        if not (checks or required) or self._checked == (head.data_version, old.version):
             return
-        asked = replace(new.schema, checks=checks)
-        needed = (*new.schema.primary_key, *(name for check in checks for name in check.columns))
+        of = f"table {paths.name_of(self._history.root)!r}: ALTER TABLE"
+        asked, nulls = replace(schema, checks=checks), _Nulls(schema.primary_key, required)
+        needed = (*schema.primary_key, *required, *(name for check in checks for name in check.columns))
         rows = Snapshot.retained(self._history, head, new.layout)
         for piece in rows.pieces(list(dict.fromkeys(needed))):
-            check_rows(asked, piece, None, f"table {paths.name_of(self._history.root)!r}: ALTER TABLE")
+            check_rows(asked, piece, None, of)
+            nulls.count(piece)
+        nulls.check(of)
         self._checked = head.data_version, old.version
+
+
+class _Nulls:
+    """How many rows have NULL in columns that are to be NOT NULL, and the key of one of them."""
+
+    def __init__(self, key: Sequence[str], columns: Sequence[str]) -> None:
+        self._key = list(key)
+        self._counts = dict.fromkeys(columns, 0)
+        self._examples: dict[str, str] = {}
+
+    def count(self, rows: pa.Table) -> None:
+        for name in self._counts:
+            values = rows.column(name)
+            if values.null_count and name not in self._examples:
+                (row,) = rows.filter(values.is_null()).slice(0, 1).select(self._key).to_pylist() or [{}]
+                shown = ", ".join(f"{key} = {cut(repr(value))}" for key, value in row.items())
+                self._examples[name] = f", one with {shown}" if shown else ""
+            self._counts[name] += values.null_count
+
+    def check(self, of: str) -> None:
+        for name, example in self._examples.items():
+            raise SchemaError(
+                f"{of}: column {name!r} must have no NULL to become NOT NULL, got {self._counts[name]} rows "
+                f"that have it{example}; UPDATE or DELETE them first, nothing was changed"
+            )

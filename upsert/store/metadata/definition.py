@@ -124,11 +124,19 @@ def why_unreadable(old: Definition, new: Definition) -> str | None:
     for column in new.schema.columns:
         if column.id not in there and not column.nullable and column.initial is None:
             return f"column {column.name!r}, which was added meanwhile, is NOT NULL"
+    if required := newly_required(old.schema, new.schema):
+        return f"column {required[0]!r} has become NOT NULL meanwhile"
     if added := new_checks(old.schema, new.schema):
         return f"{added[0]} was added meanwhile, which they were not checked by"
     if new.layout.is_counted and not has_same_values(old.schema, new.schema):
         return "its columns have changed meanwhile, by which rows without PRIMARY KEY are told apart"
     return None
+
+
+def newly_required(old: TableSchema, new: TableSchema) -> tuple[str, ...]:
+    """The columns that rows of an old schema may have NULL in, and those of a new one may not."""
+    nullable = {column.id for column in old.columns if column.nullable}
+    return tuple(column.name for column in new.columns if column.id in nullable and not column.nullable)
 
 
 def new_checks(old: TableSchema, new: TableSchema) -> tuple[Check, ...]:

@@ -98,7 +98,7 @@ class PinnedColumns:
         columns = [
             self._cast(rows.column(n), present[column.id], column) for n, column in enumerate(self.columns)
         ]
-        fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns]
+        fields = [pa.field(c.name, c.type, nullable=c.may_be_null) for c in self.columns]
         fields += list(rows.schema)[own:]
         return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=pa.schema(fields))
 
@@ -124,6 +124,12 @@ class PinnedColumns:
             raise SchemaError(
                 f"{self.of}: column {now.name!r} must be {types.sql_name(now.type)}, got {values.type}, for "
                 "it was altered while it was read; read it again"
+            )
+
+        if values.null_count and not column.may_be_null:
+            raise SchemaError(
+                f"{self.of}: column {column.name!r} was NOT NULL when the query began, and now holds NULL; "
+                "start the query again"
             )
 
         def narrowed(values: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -105,14 +105,15 @@ def check_rows(schema: TableSchema, rows: pa.Table, of: Mask | None, owner: str)
         if violated.any():
             shown = dict.fromkeys((*schema.primary_key, *check.columns))
             (row,) = rows.slice(int(np.argmax(violated)), 1).select(list(shown)).to_pylist()
-            values = ", ".join(f"{name} = {_cut(repr(value))}" for name, value in row.items())
+            values = ", ".join(f"{name} = {cut(repr(value))}" for name, value in row.items())
             raise CheckViolatedError(
                 f"{owner}: {check} must not be false of a row, got {int(violated.sum())} such, one with "
                 f"{values}; correct the rows, nothing was committed"
             )
 
 
-def _cut(text: str, most: int = 40) -> str:
+def cut(text: str, most: int = 40) -> str:
+    """A value in a message, where it may be long."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 

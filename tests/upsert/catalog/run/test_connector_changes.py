@@ -160,6 +160,7 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "RENAME COLUMN nope TO l": (SchemaError, "unknown column 'nope'"),
     "MODIFY COLUMN nope BIGINT": (SchemaError, "unknown column 'nope'"),
     "RENAME COLUMN level TO l": (SchemaError, "must keep its name and type"),
+    "ALTER COLUMN level SET NOT NULL": (SchemaError, "must stay NOT NULL or nullable as it is"),
     "MODIFY COLUMN level BIGINT": (SchemaError, "for another type create another table"),
     "ADD UNIQUE INDEX (level)": (SchemaError, "must not be UNIQUE"),
 }

@@ -212,6 +212,22 @@ class TestStatements:
         catalog.sql("INSERT INTO t (id, name) VALUES (7, '')", spark)
         assert rows_of(catalog)[-1] == (7, "it's", "", 10, None)
 
+    def test_an_older_snapshot_has_null_where_a_column_is_not_null_by_now(
+        self, spark: SparkSession, catalog: Catalog
+    ) -> None:
+        write(catalog, 1, 2)
+        write(catalog, 1, plain=1)
+        with pytest.raises(SchemaError, match=r"column 'plain' .* got 1 rows that have it, one with id = 2"):
+            catalog.sql("ALTER TABLE t ALTER COLUMN PLAIN SET NOT NULL")
+        catalog.sql("UPDATE t SET plain = 2 WHERE id = 2", spark)
+        catalog.sql("ALTER TABLE t ALTER COLUMN PLAIN SET NOT NULL")
+        assert "`plain` INT NOT NULL" in str(catalog.sql("SHOW CREATE TABLE t"))
+        for version, ids in (("VERSION AS OF 1", [1, 2]), ("VERSION AS OF 2", [2]), ("VERSION AS OF 3", [])):
+            found = f"SELECT id FROM t {version} WHERE plain IS NULL ORDER BY id"
+            assert [row.id for row in catalog.sql(found, spark).df.collect()] == ids
+        with pytest.raises(SchemaError, match="'plain' is NOT NULL, and the statement gives it no value"):
+            catalog.sql("INSERT INTO t (id) VALUES (7)", spark)
+
     def test_merge_inserts_defaults_and_checks_rows(self, spark: SparkSession, catalog: Catalog) -> None:
         write(catalog, 1, 2, plain=2)
         merge = "MERGE INTO t USING (SELECT * FROM VALUES (1L), (3L) AS s(k)) s ON t.id = s.k"

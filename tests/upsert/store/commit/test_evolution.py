@@ -31,6 +31,7 @@ from upsert.store.alterations import (
     RenameColumn,
     ResetOptions,
     SetComment,
+    SetNullable,
     SetOptions,
     TrackPartition,
     WidenColumn,
@@ -67,6 +68,7 @@ class Model:
     rows: dict[Any, dict[int, Any]] = field(default_factory=dict)
     tokens: int = 2
     initial: dict[int, Any] = field(default_factory=dict)
+    required: set[int] = field(default_factory=set)
 
     def value(self, row: Mapping[int, Any], token: int) -> Any:
         """What a row has in a column, also one that was written before the column was there."""
@@ -76,7 +78,10 @@ class Model:
         return [name for name, *_ in self.columns]
 
     def drawn_row(self, data: st.DataObject) -> dict[int, Any]:
-        return {token: data.draw(st.sampled_from(VALUES[family])) for _, token, family, _ in self.columns}
+        return {
+            token: data.draw(st.sampled_from(VALUES[family][token in self.required :]))
+            for _, token, family, _ in self.columns
+        }
 
     def as_tuple(self, row: Mapping[int, Any]) -> tuple[Any, ...]:
         return tuple(repr(self.value(row, token)) for _, token, *_ in self.columns)
@@ -88,6 +93,22 @@ class Model:
         if kinds is not None:
             columns[ROW_KIND_COLUMN] = pa.array(kinds, pa.string())
         return pa.table(columns)
+
+    def requirement(self, data: st.DataObject, table: Table) -> Alteration | None:
+        """Another column that is NOT NULL, if no row has NULL in it, or one less."""
+        name, token, *_ = data.draw(st.sampled_from(self.columns))
+        if token in self.required:
+            self.required.remove(token)
+            return SetNullable(name, nullable=True)
+        if nulls := sum(self.value(row, token) is None for row in self.rows.values()):
+            with pytest.raises(SchemaError, match=f"{name!r} must have no NULL .*, got {nulls} rows"):
+                table.alter(SetNullable(name, nullable=False))
+            return None
+        self.required.add(token)
+        return SetNullable(name, nullable=False)
+
+    def altered_by(self, step: str, data: st.DataObject, table: Table) -> Alteration | None:
+        return self.requirement(data, table) if step == "require" else self.alteration(data)
 
     def alteration(self, data: st.DataObject) -> Alteration | None:
         """A change that is possible, made of the model too."""
@@ -172,7 +193,7 @@ def test_rows_of_a_keyed_table_are_those_of_the_dict_whatever_became_of_its_colu
         reader = Table.open(writer.path)
         for _ in range(data.draw(st.integers(2, 9))):
             step = data.draw(
-                st.sampled_from(["write", "alter", "alter", "stale", "stale raw", "compact", "check"])
+                st.sampled_from(["write", "alter", "alter", "require", "stale", "stale raw", "compact"])
             )
             keys = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True))
             if step in ("write", "stale", "stale raw"):
@@ -187,7 +208,7 @@ def test_rows_of_a_keyed_table_are_those_of_the_dict_whatever_became_of_its_colu
                     model.rows.pop(key, None)
                     if kind != "-D":
                         model.rows[key] = row
-            elif step == "alter" and (change := model.alteration(data)):
+            elif step in ("alter", "require") and (change := model.altered_by(step, data, writer)):
                 writer.alter(change)
             elif step == "compact":
                 writer.compact()
@@ -225,7 +246,7 @@ def test_rows_of_a_table_without_key_are_those_of_the_list(data, options) -> Non
     with TemporaryDirectory() as folder:
         table = Table.create(folder + "/t", TableSchema.of({"a": pa.int8(), "b": pa.string()}), options)
         for number in range(data.draw(st.integers(2, 7))):
-            step = data.draw(st.sampled_from(["write", "delete", "alter", "compact"]))
+            step = data.draw(st.sampled_from(["write", "delete", "alter", "require", "compact"]))
             if step == "write":
                 rows = [model.drawn_row(data) for _ in range(data.draw(st.integers(1, 4)))]
                 table.write(model.arrow([], rows))
@@ -241,7 +262,9 @@ def test_rows_of_a_table_without_key_are_those_of_the_list(data, options) -> Non
                     except SchemaError:
                         assert options.get("bucket-key")
                         model.columns = before
-            else:
+            elif step == "require" and (change := model.requirement(data, table)):
+                table.alter(change)
+            elif step == "compact":
                 table.compact()
             assert shown(table.snapshot().scan(), model.names()) == expected(model, with_key=False)
         check_changes(table, data.draw(st.integers(0, table.snapshot().id)), model.names())

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from upsert.store.alterations import (
     DropColumn,
     RenameColumn,
     SetDefault,
+    SetNullable,
     WidenColumn,
 )
 from upsert.store.commit.committer import Committer, Environment
+from upsert.store.read.pinned_columns import PinnedColumns
 from upsert.store.rows.conform import conform
 from upsert.store.rows.layout import Layout
 from upsert.store.storage import put_if_absent
@@ -144,24 +147,92 @@ def test_existing_rows_are_checked_where_a_check_is_added(tmp_path: Path) -> Non
     assert in_table(table) == {1: 9, 2: 1, 3: 10}
 
 
+REQUIRED, NULLABLE = SetNullable("n", nullable=False), SetNullable("n", nullable=True)
+
+
 @pytest.mark.parametrize("options", [{}, SUMMED])
+@pytest.mark.parametrize(
+    ("added", "gone", "n", "reason"),
+    [
+        (AddCheck(FEW), DropCheck("few"), 100, r"CONSTRAINT few CHECK .* was added meanwhile"),
+        (REQUIRED, NULLABLE, None, "column 'n' has become NOT NULL meanwhile"),
+    ],
+)
 def test_rows_that_were_staged_before_a_check_are_not_committed(
-    tmp_path: Path, options: dict[str, str]
+    tmp_path: Path, options: dict[str, str], added: Alteration, gone: Alteration, n: int | None, reason: str
 ) -> None:
     table = table_with(tmp_path, options)
-    staged = [table.stage_raw(rows((1, 100)))], [table.stage(rows((2, 100)), order="rows")]
-    table.alter(AddCheck(FEW))
+    staged = [table.stage_raw(rows((1, n)))], [table.stage(rows((2, n)), order="rows")]
+    table.alter(added)
     for one in staged:
-        with pytest.raises(StaleWriterError, match=r"CONSTRAINT few CHECK .* was added meanwhile"):
+        with pytest.raises(StaleWriterError, match=reason):
             table.commit(one)
-    table.alter(DropCheck("few"))
-    table.commit([table.stage(rows((2, 100)), order="rows")])
-    assert in_table(table) == {2: 100}
+    table.alter(gone)
+    table.commit([table.stage(rows((2, n)), order="rows")])
+    assert in_table(table) == {2: n}
 
 
-def test_a_writer_that_comes_first_is_checked_by_the_alteration(tmp_path: Path) -> None:
+def test_a_column_is_not_null_from_a_snapshot_on(tmp_path: Path) -> None:
     table = table_with(tmp_path)
-    rivals = [rows((1, 100))]
+    table.write(rows((1, None), (2, None), (3, 3)))
+    with pytest.raises(
+        SchemaError,
+        match="table 't': ALTER TABLE: column 'n' must have no NULL to become NOT NULL, got 2 rows that have "
+        "it, one with id = 1; UPDATE or DELETE them first, nothing was changed",
+    ):
+        table.alter(REQUIRED)
+    table.write(rows((1, 1), (2, 2), kinds="+U -D"))  # NULLs are in a file, and in no row of the table
+    table.alter(REQUIRED)
+    assert str(Table.open(table.path).schema.column("n")) == "n BIGINT NOT NULL"
+    for refused in (lambda: table.write(rows((4, None))), lambda: table.rollback_to(1)):
+        with pytest.raises(SchemaError, match="column 'n' is NOT NULL, got"):
+            refused()
+    table.write(rows((3, None), kinds="-D"))
+    older = table.snapshot(1).scan()
+    assert older.column("n").to_pylist() == [None, None, 3]
+    assert older.schema.field("n").nullable  # by which Spark would leave IS NULL out
+    assert not Table.create(tmp_path / "copy", table.schema).schema.arrow.field("n").nullable
+    table.alter(NULLABLE)
+    table.write(rows((4, None)))
+    assert in_table(table) == {1: 1, 4: None}
+
+
+def test_where_rows_are_combined_the_result_is_not_null(tmp_path: Path) -> None:
+    table = table_with(tmp_path, SUMMED)
+    table.write(rows((1, None), (2, None)))
+    table.write(rows((1, 5)))
+    with pytest.raises(SchemaError, match="got 1 rows that have it, one with id = 2"):
+        table.alter(REQUIRED)
+    table.write(rows((2, 1)))
+    table.alter(REQUIRED)
+    table.write(rows((1, None)))
+    with pytest.raises(SchemaError, match="'n' is NOT NULL, got 1 keys for which no row gives it a value"):
+        table.write(rows((3, None)))
+    assert in_table(table) == {1: 5, 2: 1}
+
+
+def test_a_query_that_began_with_a_not_null_column_finds_no_null_in_it(tmp_path: Path) -> None:
+    columns = Column("id", pa.int64()), Column("n", pa.int64(), nullable=False)
+    table = Table.create(tmp_path / "t", TableSchema(columns, ("id",)))
+    pinned = PinnedColumns.named(table.schema, ("n",), "query")
+    table.alter(NULLABLE)
+    table.write(rows((1, 1)))
+    read = partial(pinned.read, table, lambda names: table.snapshot().scan(names))
+    assert read().to_pylist() == [{"n": 1}]
+    table.write(rows((1, None)))
+    with pytest.raises(SchemaError, match="'n' was NOT NULL when the query began, and now holds NULL"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("change", "n", "reason"),
+    [(AddCheck(FEW), 100, "one with id = 1, n = 100"), (REQUIRED, None, "got 1 rows .* one with id = 1")],
+)
+def test_a_writer_that_comes_first_is_checked_by_the_alteration(
+    tmp_path: Path, change: Alteration, n: int | None, reason: str
+) -> None:
+    table = table_with(tmp_path)
+    rivals = [rows((1, n))]
 
     def publish(path: str, content: bytes) -> bool:
         if rivals:
@@ -170,9 +241,9 @@ def test_a_writer_that_comes_first_is_checked_by_the_alteration(tmp_path: Path) 
 
     slow = Table.open(table.path)
     slow._committer = Committer(slow.published, Environment(put_if_absent=publish))
-    with pytest.raises(CheckViolatedError, match="one with id = 1, n = 100"):
-        slow.alter(AddCheck(FEW))
-    assert Table.open(table.path).schema.checks == ()
+    with pytest.raises((CheckViolatedError, SchemaError), match=reason):
+        slow.alter(change)
+    assert Table.open(table.path).schema == table.schema
 
 
 NAME = Column("name", pa.string(), length=Length(5))
@@ -196,6 +267,11 @@ REFUSED: list[tuple[Alteration, str]] = [
         "'d' has a DEFAULT, .* and then ALTER COLUMN d SET DEFAULT",
     ),
     (SetDefault("d", "1"), "unknown column 'd'"),
+    (SetNullable("d", nullable=False), "unknown column 'd'"),
+    (
+        SetNullable("id", nullable=True),
+        "column 'id' is of the PRIMARY KEY, which is never",
+    ),
 ]
 
 
@@ -272,19 +348,22 @@ def test_a_longer_text_fits_after_alter(tmp_path: Path) -> None:
     assert list(table.check()) == []
 
 
-@pytest.mark.parametrize("change", [AddCheck(FEW), SetDefault("n", "1"), AddColumn(NAME)])
-def test_releases_that_know_no_rules_refuse_a_table_that_has_some(tmp_path: Path, change: Alteration) -> None:
+@pytest.mark.parametrize(
+    ("change", "format", "of_copy"),
+    [(AddCheck(FEW), 2, 2), (SetDefault("n", "1"), 2, 2), (AddColumn(NAME), 2, 2), (REQUIRED, 4, 1)],
+)
+def test_releases_that_know_no_rules_refuse_a_table_that_has_some(
+    tmp_path: Path, change: Alteration, format: int, of_copy: int
+) -> None:
     """Such a release takes format 1 alone, whatever else a file says."""
     table = table_with(tmp_path)
     table.alter(change)
     (later,) = Path(table.path, "definition").iterdir()
-    assert [json.loads(file.read_text())["format"] for file in (Path(table.path, "table.json"), later)] == [
-        1,
-        2,
-    ]
+    files = Path(table.path, "table.json"), later
+    assert [json.loads(file.read_text())["format"] for file in files] == [1, format]
     schema = Table.open(table.path).schema
     assert schema == table.schema
     copy = Table.create(tmp_path / "copy", schema)
-    assert json.loads(Path(copy.path, "table.json").read_text())["format"] == 2
-    assert Table.open(copy.path).schema == schema
+    assert json.loads(Path(copy.path, "table.json").read_text())["format"] == of_copy
+    assert Table.open(copy.path).schema == schema.without_older_rows()
     assert list(table.check()) == []
