@@ -51,7 +51,7 @@ from upsert.store.version import Version, step_between
 _MAX_JOINS: Final = 16
 _MAX_FORMS: Final = 4096
 """Combinations of former names of the joined tables' columns that are compared with an older checkpoint."""
-_JOINS: Final[dict[tuple[object, ...], Join]] = {}
+_JOINS: Final = Kept[tuple[object, ...], Join](lambda: LRUCache(_MAX_JOINS), is_inherited=True)
 """Joins that this process has planned: a worker reads a shard of many micro-batches."""
 
 _MAX_OPENED: Final = 16
@@ -230,9 +230,7 @@ class JoinedTables:
         known = self._known_by()
         if (join := _JOINS.get(known)) is None:
             join = Join.of(self.spec, self.images, self.split, _Facts(self))
-            if len(_JOINS) == _MAX_JOINS:
-                _JOINS.clear()
-            _JOINS[known] = join
+            _JOINS.put(known, join)
         return join
 
     def _known_by(self) -> tuple[object, ...]:

@@ -1,6 +1,7 @@
 """The physical forms without Spark: what a task gets, and blobs that are damaged."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from deltajoin import BrokenPayloadError, DeltaJoinSpec, Side
+from deltajoin.core.evaluate import Join
 from deltajoin.core.shards import Split
 from deltajoin.spark.offsets import JoinStep
 from deltajoin.spark.shuffled import BlobLabel, JoinShard, decode
@@ -111,6 +113,16 @@ def test_tasks_agree_with_the_buckets_of_tables_that_are_bucketed_by_the_join_ke
     steps.reader.readable_bytes = most
     assert steps.run() == steps.truth()
     assert steps.emitted.total() == 2
+
+
+def test_a_join_more_than_a_process_keeps_makes_it_plan_no_other_one_again(
+    spec: DeltaJoinSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It forgot all of them; and threads that came at once could make it keep any number."""
+    joins = [JoinedTables.open(replace(spec, shards=shards)) for shards in range(1, 19)]
+    planned = [joined.join for joined in joins]
+    monkeypatch.setattr(Join, "of", None)
+    assert [joined.join for joined in joins[2:]] == planned[2:]
 
 
 def test_only_buckets_that_can_hold_a_shard_are_read(spec: DeltaJoinSpec) -> None:
