@@ -36,17 +36,22 @@ def with_checks(schema: TableSchema, written: Sequence[WrittenCheck], subject: s
     Raises:
         SchemaError: a part of one cannot be evaluated, or names what is no stored column, or a name is taken.
     """
+    checks, taken = [*schema.checks], {check.name.lower() for check in schema.checks}
     for one in written:
         check = check_of(one, schema, subject)
-        try:
-            schema = replace(schema, checks=(*schema.checks, check))
-        except SchemaError as cause:
-            raise SchemaError(f"{subject}: {cause}") from None
-    return schema
+        if one.name is None:
+            names = (f"{check.name}_{number}" if number > 1 else check.name for number in count(1))
+            check = replace(check, name=next(name for name in names if name.lower() not in taken))
+        checks.append(check)
+        taken.add(check.name.lower())
+    try:
+        return replace(schema, checks=tuple(checks))  # once, for it looks at all of them
+    except SchemaError as cause:
+        raise SchemaError(f"{subject}: {cause}") from None
 
 
 def check_of(written: WrittenCheck, schema: TableSchema, subject: str) -> Check:
-    """The constraint of a table that a statement has."""
+    """The constraint of a table that a statement has; one without a name is called by its columns."""
     of = f"{subject}: CHECK ({written.text})"
 
     def stored(node: exp.Column) -> Ref:
@@ -63,12 +68,7 @@ def check_of(written: WrittenCheck, schema: TableSchema, subject: str) -> Check:
     condition = condition_of(written.tree, stored, lambda ref: schema.type_of(ref.column), of, "checked")
     check_condition(written.text, of)
     found = Check(written.name or "", written.text, condition)
-    if written.name is not None:
-        return found
-    taken = {check.name.lower() for check in schema.checks}
-    own = "_".join(("CHECK", *found.columns))
-    names = (f"{own}_{number}" if number > 1 else own for number in count(1))
-    return replace(found, name=next(name for name in names if name.lower() not in taken))
+    return found if found.name else replace(found, name="_".join(("CHECK", *found.columns)))
 
 
 def condition_of(

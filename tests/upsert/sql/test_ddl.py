@@ -2,13 +2,16 @@
 
 import pickle
 import re
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import upsert.schema
 from upsert import types
+from upsert.conditions.expressions import Condition, Ref
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Column, Index, Length, TableSchema
 from upsert.sql.columns import metadata_from_comment, parse_columns
@@ -236,6 +239,20 @@ def test_a_check_may_have_many_parts() -> None:
     text = " AND ".join(f"a <> {n}" for n in range(500))
     schema = create(f"CREATE TABLE t (a INT, CHECK ({text}))").schema
     assert TableSchema.from_json(schema.to_json()) == schema
+
+
+def test_a_statement_with_many_checks_looks_at_each_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked at all of those before it, too: 3000 took minutes."""
+    looks, own = list[Condition](), upsert.schema.check_is_condition
+
+    def looked(condition: Condition, type_of: Callable[[Ref], pa.DataType]) -> None:
+        looks.append(condition)
+        own(condition, type_of)
+
+    monkeypatch.setattr("upsert.schema.check_is_condition", looked)
+    schema = create(f"CREATE TABLE t (a INT, {', '.join(f'CHECK (a <> {n})' for n in range(50))})").schema
+    assert [check.name for check in schema.checks[:3]] == ["CHECK_a", "CHECK_a_2", "CHECK_a_3"]
+    assert len(looks) < 4 * len(schema.checks) == 200
 
 
 def test_what_needs_a_managed_table_is_refused_in_columns_of_a_topic() -> None:

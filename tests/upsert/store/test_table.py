@@ -281,18 +281,20 @@ def test_a_path_within_a_deleted_folder_is_refused(tmp_path: Path, monkeypatch: 
 
 
 def test_another_process_gets_a_table_and_a_snapshot_as_they_are(table: Table) -> None:
-    """Neither could be pickled."""
+    """None of them could be pickled."""
     snapshot = table.write(rows("+I 1 a", "+I 2 b"))
-    sent = pickle.dumps((table, snapshot))
+    told = (table.history(), table.partitions(), table.definition)
+    sent = pickle.dumps((table, snapshot, table.pinned(), table.as_logged(), told))
     table.write(rows("+U 1 c", "-D 2 b"))
-    again, older = pickle.loads(sent)
+    again, older, pinned, logged, sent_told = pickle.loads(sent)
+    assert (pinned, logged.rows.snapshot().id, sent_told) == (table.pinned(), 2, told)
     assert names(again) == {1: "c"}
     assert older.scan().sort_by("id").to_pydict() == {"id": [1, 2], "name": ["a", "b"]}
     again.write(rows("+I 3 d"))
     assert names(table) == names(copy.deepcopy(table)) == {1: "c", 3: "d"}
     shutil.rmtree(table.path)
     Table.create(table.path, SCHEMA)
-    for one in (table, snapshot):
+    for one in (table, snapshot, pinned, logged):
         with pytest.raises(TableNotFoundError, match="was replaced by another one"):
             pickle.loads(pickle.dumps(one))
 

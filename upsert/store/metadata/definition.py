@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from upsert.codec import Jsonable
 from upsert.errors import CorruptTableError
@@ -59,6 +59,10 @@ class Definition:
         columns = self.schema.columns
         highest = max(n for column in columns for n in (column.id, *(one.number for one in column.fields)))
         object.__setattr__(self, "last_id", max(self.last_id, highest))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process; Python pickles no read-only view of a dict."""
+        return {**vars(self), "given": dict(self.given)}
 
     @cached_property
     def options(self) -> TableOptions:

@@ -97,6 +97,19 @@ class History:
         """The process-wide history of a table; one that replaces it in its folder has another uuid."""
         return _shared.made((file.folder, file.uuid), lambda: cls(file))
 
+    @classmethod
+    def opened(cls, folder: str, uuid: str) -> History:
+        """The process-wide history of the table in a folder, which must still be the one with this uuid."""
+        file = table_file.read(folder)
+        file.check_is(uuid)
+        history = cls.shared(file)
+        history.latest()
+        return history
+
+    def __reduce__(self) -> tuple[Callable[..., History], tuple[str, str]]:
+        """Another process opens the table; what this one remembers of it stays here."""
+        return History.opened, (self.folder, self.uuid)
+
     def reread(self) -> History:
         """The same history, with nothing remembered."""
         return History(table_file.read(self.folder))

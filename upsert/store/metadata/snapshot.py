@@ -135,6 +135,10 @@ class SnapshotInfo(Jsonable):
         default=None, repr=False, metadata=written_with("base_uuids")
     )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process; Python pickles no read-only view of a dict."""
+        return {**vars(self), "writers": dict(self.writers), "log_offsets": dict(self.log_offsets)}
+
     @property
     def changes_rows(self) -> bool:
         """Whether this snapshot holds other rows than its parent."""

@@ -20,7 +20,6 @@ from upsert.errors import CorruptTableError, SchemaError
 from upsert.schema import listed
 from upsert.store.files.data_file import DataFile, FileRange, damage_named
 from upsert.store.files.lookup_index import hits_of
-from upsert.store.metadata import table_file
 from upsert.store.metadata.file_entry import FileEntry, Run
 from upsert.store.metadata.file_set import FileSet
 from upsert.store.metadata.history import History
@@ -628,10 +627,7 @@ class Snapshot:
 
 def _read(folder: str, uuid: str, id: int) -> Snapshot:
     """A snapshot that another process had."""
-    file = table_file.read(folder)
-    file.check_is(uuid)
-    history = History.shared(file)
-    history.latest()
+    history = History.opened(folder, uuid)
     return Snapshot.retained(history, history.equal_to(id), history.layout)
 
 

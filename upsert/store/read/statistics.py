@@ -212,6 +212,10 @@ class PartitionInfo:
     is_compacted: bool
     change_tracking: bool
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process; Python pickles no read-only view of a dict."""
+        return {**vars(self), "spec": dict(self.spec)}
+
     @property
     def name(self) -> str:
         """Columns and values as people read them: ``day=2013-01-01/hub=JFK``."""
