@@ -173,6 +173,12 @@ def _release(
     release((*bases, *(os.path.join(folder, name) for name in needed)), names.__contains__)
 
 
+def release_all(uuid: str, tables: Iterable[str]) -> None:
+    """End the leases that a view and its hidden tables have of the tables in some folders."""
+    of_view = consumer_of(uuid)
+    release(tables, lambda name: name.startswith(of_view))
+
+
 def release(tables: Iterable[str], is_over: Callable[[str], bool]) -> None:
     """End the leases of some consumers, by their names; one that cannot be ended here ends by itself."""
     for path in tables:

@@ -23,6 +23,7 @@ from tests.in_duckdb import duckdb_with
 from tests.planner.views.conftest import SetWay
 from tests.upsert.views.shops import QUERIES, change, counted, expected, int32, made, rows_of
 from upsert import Catalog, Table
+from upsert.catalog.create_as.local import LocalStage
 from upsert.catalog.results import Frame
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.managed import frames
@@ -1154,6 +1155,24 @@ def test_a_view_that_stops_after_its_first_refresh_holds_what_it_reads_if_it_is_
     query.stop()
 
 
+def test_a_view_whose_creation_is_killed_holds_nothing_after_the_next_statement_for_its_name(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held what its tables had changed for three days."""
+    sales, statement = catalog.table("sales"), f"CREATE MATERIALIZED VIEW totals AS {TOTALS}"
+    for following in ("DROP MATERIALIZED VIEW IF EXISTS totals", statement):
+        with monkeypatch.context() as killed:
+            killed.setattr(frames, "commit", raising(KeyboardInterrupt()))
+            killed.setattr(LocalStage, "discard", LocalStage.let_go)
+            killed.setattr("upsert.catalog.run.views._release", lambda *_: None)
+            with pytest.raises(KeyboardInterrupt):
+                catalog.sql(statement, spark)
+        assert len(sales.consumers()) == 1
+        catalog.sql(following, spark)
+        views = [catalog.table(name).uuid for name in catalog.tables() if name == "totals"]
+        assert [one.name.split("-")[1] for one in sales.consumers()] == views
+
+
 def test_a_view_leaves_nothing_that_is_dropped_with_its_database(
     catalog: Catalog, spark: SparkSession
 ) -> None:
@@ -1343,7 +1362,7 @@ def test_rows_that_a_filter_leaves_out_of_a_hidden_table_change(
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    def call(*_: Any) -> Any:
+    def call(*_: Any, **__: Any) -> Any:
         raise error
 
     return call

@@ -29,6 +29,7 @@ from upsert.schema import Column, TableSchema
 from upsert.store.metadata import table_file
 from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
+from upsert.views.hidden_tables import release_all
 from upsert.views.view import ViewText
 
 if TYPE_CHECKING:
@@ -272,6 +273,11 @@ def _refuse_what_it_has_not(name: str, connector: str, schema: TableSchema) -> N
 
 
 def clean_up(folder: str, made: tuple[str, ...]) -> None:
-    """Delete what a failed CREATE TABLE AS has created outside for the table in ``folder``."""
+    """Delete what a failed CREATE TABLE AS has created outside for the table in ``folder``.
+
+    Of a view these are the folders of tables that it reads, whose changes it holds.
+    """
     if (definition := definition_in(folder)) is not None:
         connect("of a failed CREATE TABLE AS", definition, folder).clean_up(made)
+    elif (uuid := table_file.value_in(folder).get("uuid")) is not None:
+        release_all(uuid, made)

@@ -52,7 +52,7 @@ from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions, with_own_columns
-from upsert.views.hidden_tables import consumer_of, release
+from upsert.views.hidden_tables import release_all
 from upsert.views.progress import Bases, Versions
 from upsert.views.refresh import Explained, Plan, Refresher, ViewShape, explained
 from upsert.views.session import (
@@ -218,6 +218,8 @@ def drop_view(context: Context, statement: s.DropView) -> Result:
     table_ref = context.databases.resolve(statement.name)
     what = f"DROP MATERIALIZED VIEW {table_ref.shown}"
     if not table_ref.exists and statement.if_exists:
+        with suppress(TableExistsError), table_ref.tables.alone():  # a process is creating it
+            stages_of(table_ref.tables).sweep(table_ref.name)
         return Done(what, "was not there")
     view = opened(context, statement.name, None)
     view.stop()  # before, so that it does not end with an error
@@ -256,8 +258,7 @@ def _forget(view: View) -> None:
 
 def _release(uuid: str, bases: Bases) -> None:
     """Let the base tables expire what a view and its hidden tables have held."""
-    of_view = consumer_of(uuid)
-    release((path for path, _ in bases.values()), lambda name: name.startswith(of_view))
+    release_all(uuid, (path for path, _ in bases.values()))
 
 
 def show_views(context: Context, statement: s.ShowViews) -> Result:
@@ -455,6 +456,10 @@ class _NewView(NewTable):
     bases: Bases = field(default_factory=dict)
     plan: Plan | None = None
     uuids: list[str] = field(default_factory=list)
+
+    def make_outside(self, folder: str) -> tuple[str, ...]:  # noqa: ARG002
+        """What it will hold changes of, until the next statement where this process is killed."""
+        return tuple(path for path, _ in self.bases.values())
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Refresh the empty view."""
