@@ -80,8 +80,9 @@ class InTable:
 
     def has_one_row(self, keys: Sequence[str]) -> bool:
         """Whether a value of some columns has one row at most."""
-        index = Table.open(self.path).layout.best_index(keys)
-        return index is not None and index.is_unique
+        table = Table.open(self.path)
+        read = table.snapshot() if self.snapshot is None else table.snapshot(self.snapshot)
+        return read.has_one_row(keys)
 
 
 @dataclass(frozen=True)

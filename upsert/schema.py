@@ -179,12 +179,14 @@ class Index(Jsonable):
     """A secondary index: a promise that rows can be looked up by these columns (FLIP-486).
 
     If it is ``unique``, no two rows of the table may be equal in these columns, unless one of the columns is
-    NULL; a write that breaks this is refused.
+    NULL; a write that breaks this is refused. One that ``is_late`` was promised after the table had rows,
+    so older snapshots may have such rows.
     """
 
     name: str
     columns: tuple[str, ...]
     unique: bool = field(default=False, metadata=written_with("unique"))
+    is_late: bool = field(default=False, compare=False, metadata=written_with("is_late"))
 
     @classmethod
     def over(cls, columns: Iterable[str], *, unique: bool = False) -> Self:
@@ -538,12 +540,14 @@ class TableSchema(Jsonable):
 
     @property
     def has_values_of_older_rows(self) -> bool:
-        """Whether older rows have what a column does not say: a value before it was added, or NULL."""
-        return any(c.initial is not None or c.had_nulls for c in self.columns)
+        """Whether older rows are not as columns and indexes say: a value, NULL or several rows a key."""
+        late = any(index.is_late for index in self.indexes)
+        return late or any(c.initial is not None or c.had_nulls for c in self.columns)
 
     def without_older_rows(self) -> Self:
-        """The schema of a new table, in which no row is older than a column."""
-        return replace(self, columns=tuple(replace(c, initial=None, had_nulls=False) for c in self.columns))
+        """The schema of a new table, in which no row is older than a column or an index."""
+        columns = tuple(replace(c, initial=None, had_nulls=False) for c in self.columns)
+        return replace(self, columns=columns, indexes=tuple(replace(i, is_late=False) for i in self.indexes))
 
     @property
     def has_later_types(self) -> bool:

@@ -346,7 +346,7 @@ def _of_leaf(columns: tuple[Column, ...], origin: object, *, is_believed: bool) 
     match origin:
         case ManagedTable(schema=schema):
             never_null = (*schema.primary_key, *(c.name for c in schema.columns if not c.may_be_null))
-            unique = (index.columns for index in schema.indexes if index.unique)
+            unique = (index.columns for index in schema.indexes if index.unique and not index.is_late)
             plain = [schema.primary_key, *(names for names in unique if set(names) <= set(never_null))]
         case KafkaTopic(schema=schema, mode=mode):
             never_null = schema.primary_key

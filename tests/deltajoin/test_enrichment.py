@@ -3,6 +3,7 @@
 import pickle
 import uuid
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from deltajoin.lookup import MemoryLookup
 from tests.helpers import changelog
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.lookups.options import PartialCache
-from upsert.schema import TableSchema
+from upsert.schema import Index, TableSchema
 from upsert.store import Table
+from upsert.store.alterations import AddIndex, DropIndex
 
 USERS = TableSchema.of(
     {"user": pa.int64(), "region": pa.string(), "tags": pa.list_(pa.int32())}, ["user"]
@@ -72,6 +74,10 @@ def test_a_task_reads_one_snapshot_and_may_be_told_which(users: Table):
     before = users.snapshot().id
     users.write(pa.table({"user": [1], "region": ["Paris"], "tags": pa.nulls(1, pa.list_(pa.int32()))}))
     batch = pa.record_batch({"who": pa.array([1], pa.int64())})
+    users.delete([("user", "=", 3)])
+    users.alter(DropIndex("INDEX_region"), AddIndex(Index.over(["region"], unique=True)))
+    in_table = partial(InTable, users.path, users.uuid)
+    assert [in_table(snapshot=one).has_one_row(["region"]) for one in (None, before)] == [True, False]
     (now,) = enrichment(users, ("who", "user"))([batch])
     (then,) = pickle.loads(pickle.dumps(enrichment(users, ("who", "user"), snapshot=before)))([batch])
     assert (now["region"].to_pylist(), then["region"].to_pylist()) == (["Paris"], ["Berlin"])

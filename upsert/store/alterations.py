@@ -43,7 +43,7 @@ from upsert.store.table_options import OPTIONS, check_new
 
 @dataclass(frozen=True)
 class AddIndex:
-    """One more index. A UNIQUE one only while the table has no rows, which were never compared."""
+    """One more index; a UNIQUE one, if no two existing rows have one key."""
 
     index: Index
 
@@ -349,14 +349,24 @@ def needs_empty_table(old: Definition, new: Definition) -> str | None:
         if column.default is not None:
             then = f"ALTER COLUMN {column.name} SET DEFAULT"
             return f"column {column.name!r} has a DEFAULT, {of}; {remedy} without, and then {then}"
-    promised = [_ids(index, old) for index in old.schema.indexes if index.unique]
-    for index in new.schema.indexes:
-        if index.unique and _ids(index, new) not in promised:
-            return (
-                f"{index} is a promise that was not checked for the existing rows; delete the rows first, or "
-                "leave out UNIQUE"
-            )
     return None
+
+
+def with_older_rows(old: Definition, new: Definition) -> Definition:
+    """The definition after a change, with marks at new promises, which older snapshots need not keep."""
+    before = {column.id: column for column in old.schema.columns}
+    columns = (
+        replace(one, had_nulls=True)
+        if not one.nullable and (before[one.id].nullable if one.id in before else one.initial is None)
+        else one
+        for one in new.schema.columns
+    )
+    promised = [_ids(index, old) for index in old.schema.indexes if index.unique]
+    indexes = (
+        replace(one, is_late=True) if one.unique and _ids(one, new) not in promised else one
+        for one in new.schema.indexes
+    )
+    return replace(new, schema=replace(new.schema, columns=tuple(columns), indexes=tuple(indexes)))
 
 
 def _ids(index: Index, definition: Definition) -> list[int]:
@@ -452,7 +462,7 @@ def _with_nullable(schema: TableSchema, name: str, nullable: bool) -> TableSchem
         return schema
     if name in schema.primary_key:
         raise SchemaError(f"DROP NOT NULL: column {name!r} is of the PRIMARY KEY, which is never NULL")
-    return _with_column(schema, replace(column, nullable=nullable, had_nulls=not nullable))
+    return _with_column(schema, replace(column, nullable=nullable, had_nulls=False))
 
 
 def _with_watermark(schema: TableSchema, watermark: Watermark) -> TableSchema:

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from itertools import count, product
 from typing import Any
@@ -56,22 +57,37 @@ SCHEMAS = {
     )
     .index("b", unique=True)
     .index("c", unique=True),
+    "late": TableSchema(
+        (Declared("a", _LONG), Declared("b", _LONG, nullable=False), Declared("c", _LONG, nullable=False)),
+        ("a",),
+    )
+    .index("b", unique=True)
+    .index("c", unique=True),
 }
+_B, _C = SCHEMAS["late"].indexes
+SCHEMAS["late"] = replace(
+    SCHEMAS["late"],
+    columns=tuple(replace(c, had_nulls=c.name == "c") for c in SCHEMAS["late"].columns),
+    indexes=(replace(_B, is_late=True), _C),
+)
 DOMAIN = (None, 0, 1, 2)
 KINDS = ("inner", "cross", "left outer", "right outer", "full outer", "left semi", "left anti")
 
 
 def tables(rng: random.Random) -> Data:
-    """Some rows for each table, which keep its keys; a unique index takes any number of NULLs."""
+    """Some rows for each table, which keep its keys; a unique index takes any number of NULLs.
+
+    What a table has promised late, rows of an older snapshot need not keep.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     for name, schema in SCHEMAS.items():
         rows: list[dict[str, Any]] = []
         keys = [schema.primary_key] if schema.primary_key else []
-        keys += [index.columns for index in schema.indexes]
+        keys += [index.columns for index in schema.indexes if not index.is_late]
         for _ in range(rng.randrange(7)):
             row = {
                 column.name: rng.choice(
-                    DOMAIN[1:] if column.name in schema.primary_key or not column.nullable else DOMAIN
+                    DOMAIN[1:] if column.name in schema.primary_key or not column.may_be_null else DOMAIN
                 )
                 for column in schema.columns
             }

@@ -15,10 +15,11 @@ import pyarrow as pa
 from upsert.errors import SchemaError
 from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.alterations import Alteration, altered, needs_empty_table
+from upsert.store.alterations import Alteration, altered, needs_empty_table, with_older_rows
 from upsert.store.commit import append
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
+from upsert.store.commit.constraints import check_unique
 from upsert.store.commit.rewrite import Rewrite
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.metadata.definition import Definition, new_checks, newly_required
@@ -52,7 +53,7 @@ class _Attempt:
         self.written: list[FileEntry] = []
         self._history = history
         self._changes = changes
-        self._published: tuple[int, Definition, Rewrite] | None = None
+        self._published: tuple[tuple[int, bool], Definition, Rewrite] | None = None
         self._checked: tuple[int, int] | None = None
 
     def propose(self, head: SnapshotInfo) -> Change | None:
@@ -63,11 +64,14 @@ class _Attempt:
             return None
         if (reason := needs_empty_table(old, new)) and head.files:
             raise SchemaError(f"table {self._history.root!r}: ALTER TABLE: {reason}")
+        has_older_rows = head.data_version > 0
+        if has_older_rows:
+            new = with_older_rows(old, new)
         self._check_rows(old, new, head)
-        if self._published is None or self._published[0] != old.version:
+        if self._published is None or self._published[0] != (old.version, has_older_rows):
             new = publish_definition(self._history.root, self._history.uuid, new)
             rewrite = Rewrite(self._history.root, old.layout, new.layout, self.written)
-            self._published = old.version, new, rewrite
+            self._published = (old.version, has_older_rows), new, rewrite
             reach("alter.after-definition")
         _, new, rewrite = self._published
         if not rewrite.is_needed:
@@ -81,16 +85,20 @@ class _Attempt:
         """Refuse existing rows that break a constraint of ``new`` which ``old`` has not."""
         schema, checks = new.schema, new_checks(old.schema, new.schema)
         required = newly_required(old.schema, schema)
-        if not (checks or required) or self._checked == (head.data_version, old.version):
+        promised = {index.name for index in old.layout.indexes if index.is_unique}
+        unique = [one for one in new.layout.indexes if one.is_unique and one.name not in promised]
+        if not (checks or required or unique) or self._checked == (head.data_version, old.version):
             return
         of = f"table {paths.name_of(self._history.root)!r}: ALTER TABLE"
         asked, nulls = replace(schema, checks=checks), _Nulls(schema.primary_key, required)
         needed = (*schema.primary_key, *required, *(name for check in checks for name in check.columns))
         rows = Snapshot.retained(self._history, head, new.layout)
-        for piece in rows.pieces(list(dict.fromkeys(needed))):
+        for piece in rows.pieces(list(dict.fromkeys(needed))) if checks or required else ():
             check_rows(asked, piece, None, of)
             nulls.count(piece)
         nulls.check(of)
+        if head.files:
+            check_unique(new.layout, unique, rows.pieces, head.rows, of)
         self._checked = head.data_version, old.version
 
 

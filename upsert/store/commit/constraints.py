@@ -9,7 +9,7 @@ from a snapshot are committed only if no other commit has changed their keys sin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from upsert.store.metadata.manifest import Manifest
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.lookup import Probe, buckets_for, current_candidates, prepare
 from upsert.store.rows.keys import equal_rows, order_by
-from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, LookupIndex
+from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, LookupIndex
 from upsert.store.rows.merge import check_counts
 
 Counts = npt.NDArray[np.int64]
@@ -95,14 +95,11 @@ class UniqueCheck:
     def __init__(self, history: History, files: Iterable[FileEntry]) -> None:
         self._history = history
         self._layout = history.layout
-        key = set(self._layout.key)
-        # an index that contains the primary key is unique anyway
-        self._indexes = [
-            index for index in self._layout.indexes[1:] if index.is_unique and not key.issubset(index.columns)
-        ]
+        self._table = f"table {paths.name_of(history.root)!r}"
+        self._indexes = _to_check(self._layout, self._layout.indexes[1:])
         self._files = by_bucket(files if self._indexes else ())
         rows = sum(entry.rows for entries in self._files.values() for entry in entries)
-        self._shares = max(1, -(-rows // _ROWS_AT_ONCE))
+        self._shares = _shares(rows)
         self._keys: dict[str, _NewKeys] = {}
         self._passed = -1
 
@@ -124,26 +121,10 @@ class UniqueCheck:
         return found
 
     def _read_keys(self, index: LookupIndex, share: int) -> _NewKeys:
-        columns = list(dict.fromkeys((*index.columns, *self._layout.key)))
+        columns = _needed(self._layout, index)
         entries = [entry for files in self._files.values() for entry in files]
         pieces = (piece for entry in entries for piece in self._present(entry, columns))
-        rows = pa.concat_tables([self._shared(index, rows, share) for rows in pieces]).combine_chunks()
-        probe = prepare(self._layout, index.columns, rows)
-        in_order = np.argsort(probe.hashes(index.columns))
-        hashes = probe.hashes(index.columns)[in_order]
-        if (hashes[1:] == hashes[:-1]).any():
-            order = order_by(probe.values)
-            if len(repeated := np.flatnonzero(~order.is_first)):
-                first, second = probe.origin[order.rows[repeated[0] - 1 : repeated[0] + 1]].tolist()
-                raise self._clash(index, rows.slice(first, 1), rows.slice(second, 1))
-        return _NewKeys(probe.take(in_order), rows)
-
-    def _shared(self, index: LookupIndex, rows: pa.Table, share: int) -> pa.Table:
-        """The rows whose keys belong to a share; if there are several, without those that have a NULL."""
-        if self._shares == 1:
-            return rows
-        probe = prepare(self._layout, index.columns, rows)
-        return rows.take(pa.array(probe.origin[probe.hashes(index.columns) % self._shares == share]))
+        return _distinct_keys(self._layout, index, pieces, (share, self._shares), self._table)
 
     def _present(self, entry: FileEntry, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows of a file that are no deletions; where they are many, in pieces that are small."""
@@ -171,21 +152,79 @@ class UniqueCheck:
                     if len(found.probes):
                         there = pa.table({name: column[:1] for name, column in found.rows.items()})
                         new = int(part.origin[found.probes[0]])
-                        raise self._clash(index, there, rows.slice(new, 1))
+                        raise _clash(self._layout, index, there, rows.slice(new, 1), self._table)
                 newer += files
 
     def _open(self, entry: FileEntry) -> DataFile:
         return DataFile.open(self._history.root, self._layout, entry)
 
-    def _clash(self, index: LookupIndex, one: pa.Table, other: pa.Table) -> DuplicateKeyError:
-        key = one.select(list(index.columns)).to_pylist()[0]
-        first, second = (rows.select(list(self._layout.key)).to_pylist()[0] for rows in (one, other))
-        table = paths.name_of(self._history.root)
-        return DuplicateKeyError(
-            f"table {table!r}: {index.label} ({', '.join(index.columns)}) must have one row a key, got "
-            f"{key!r} in the rows with primary keys {first!r} and {second!r}; correct one of them and write "
-            "again, nothing was committed"
-        )
+
+def check_unique(
+    layout: Layout,
+    indexes: Iterable[LookupIndex],
+    pieces: Callable[[list[str]], Iterable[pa.Table]],
+    rows: int,
+    table: str,
+) -> None:
+    """Refuse unique indexes in which two of a table's rows, about so many, have one key.
+
+    ``pieces`` gives some columns of all rows. It is asked once for each share of them.
+    """
+    shares = _shares(rows)
+    for index in _to_check(layout, indexes):
+        for share in range(shares):
+            _distinct_keys(layout, index, pieces(_needed(layout, index)), (share, shares), table)
+
+
+def _shares(rows: int) -> int:
+    return max(1, -(-rows // _ROWS_AT_ONCE))
+
+
+def _to_check(layout: Layout, indexes: Iterable[LookupIndex]) -> list[LookupIndex]:
+    """The unique ones, but for those that contain the primary key, which are unique anyway."""
+    key = set(layout.key)
+    return [index for index in indexes if index.is_unique and not key.issubset(index.columns)]
+
+
+def _needed(layout: Layout, index: LookupIndex) -> list[str]:
+    return list(dict.fromkeys((*index.columns, *layout.key)))
+
+
+def _distinct_keys(
+    layout: Layout, index: LookupIndex, pieces: Iterable[pa.Table], share: tuple[int, int], table: str
+) -> _NewKeys:
+    """The keys of a share of some rows, which must differ."""
+    rows = pa.concat_tables([_shared(layout, index, rows, share) for rows in pieces]).combine_chunks()
+    probe = prepare(layout, index.columns, rows)
+    in_order = np.argsort(probe.hashes(index.columns))
+    hashes = probe.hashes(index.columns)[in_order]
+    if (hashes[1:] == hashes[:-1]).any():
+        order = order_by(probe.values)
+        if len(repeated := np.flatnonzero(~order.is_first)):
+            first, second = probe.origin[order.rows[repeated[0] - 1 : repeated[0] + 1]].tolist()
+            raise _clash(layout, index, rows.slice(first, 1), rows.slice(second, 1), table)
+    return _NewKeys(probe.take(in_order), rows)
+
+
+def _shared(layout: Layout, index: LookupIndex, rows: pa.Table, share: tuple[int, int]) -> pa.Table:
+    """The rows whose keys belong to a share; if there are several, without those that have a NULL."""
+    number, of = share
+    if of == 1:
+        return rows
+    probe = prepare(layout, index.columns, rows)
+    return rows.take(pa.array(probe.origin[probe.hashes(index.columns) % of == number]))
+
+
+def _clash(
+    layout: Layout, index: LookupIndex, one: pa.Table, other: pa.Table, table: str
+) -> DuplicateKeyError:
+    key = one.select(list(index.columns)).to_pylist()[0]
+    first, second = (rows.select(list(layout.key)).to_pylist()[0] for rows in (one, other))
+    return DuplicateKeyError(
+        f"{table}: {index.label} ({', '.join(index.columns)}) must have one row a key, got {key!r} in the "
+        f"rows with primary keys {first!r} and {second!r}; correct one of them and do it again, nothing was "
+        "committed"
+    )
 
 
 class KeyConflicts:

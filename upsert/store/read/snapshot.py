@@ -513,6 +513,11 @@ class Snapshot:
             )
         return self._as_promised(index)
 
+    def has_one_row(self, columns: Sequence[str]) -> bool:
+        """Whether a value of some columns has one row at most, by the primary key or a UNIQUE INDEX."""
+        index = self.layout.best_index(columns)
+        return index is not None and self._as_promised(index).is_unique
+
     def _as_promised(self, index: LookupIndex) -> LookupIndex:
         """An index, as unique only if it was when the snapshot was published: before, nothing was checked."""
         if index.name == "pk" or not index.is_unique or self._history is None:

@@ -110,7 +110,7 @@ def test_a_clash_with_a_row_that_is_there_names_the_index_the_key_and_both_rows(
         users.write(people((3, "cy@x"), (4, "bob@x")))
     assert str(refused.value) == (
         "table 'users': UNIQUE INDEX_email (email) must have one row a key, got {'email': 'bob@x'} in the "
-        "rows with primary keys {'id': 2} and {'id': 4}; correct one of them and write again, nothing was "
+        "rows with primary keys {'id': 2} and {'id': 4}; correct one of them and do it again, nothing was "
         "committed"
     )
     assert emails(users) == {1: "ann@x", 2: "bob@x"}
@@ -184,6 +184,84 @@ def test_an_index_that_is_declared_during_a_commit_is_asked_of_its_rows(tmp_path
         slow.write(pa.table({"id": [1, 2], "n": [7, 7]}))
 
 
+@given(
+    st.sampled_from(list(KEY_VALUES)),
+    st.sampled_from(["1", "3"]),
+    st.lists(CHANGES | st.just("compact"), max_size=5),
+    st.sampled_from([2, 1_000]),
+)
+def test_an_index_is_unique_exactly_when_existing_rows_have_one_row_a_key(type_, buckets, steps, at_once):
+    schema = TableSchema.of({"id": pa.int64(), "x": type_}, primary_key=["id"])
+    choices = [None, *KEY_VALUES[type_]]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constraints, "_ROWS_AT_ONCE", at_once)
+        table = Table.create(f"{folder}/t", schema, {"bucket": buckets})
+        model: dict[int, Any] = {}
+        for step in steps:
+            if isinstance(step, str):
+                table.compact()
+                continue
+            for kind, key, value in step:
+                model.pop(key, None)
+                if kind == "+I":
+                    model[key] = choices[value % len(choices)]
+            rows = [(key, choices[value % len(choices)]) for _, key, value in step]
+            table.write(table_of(schema, rows, [kind for kind, _, _ in step]))
+        before = table.snapshot()
+        if duplicated(model):
+            with pytest.raises(DuplicateKeyError, match="table 't': ALTER TABLE: UNIQUE INDEX_x"):
+                table.alter(AddIndex(Index.over(["x"], unique=True)))
+            assert table.snapshot().info == before.info
+        else:
+            table.alter(AddIndex(Index.over(["x"], unique=True)))
+            check(table, model, choices[1:])
+            assert [index.is_late for index in table.schema.indexes] == [before.id > 0]
+
+
+PLAIN = TableSchema.of({"id": pa.int64(), "email": pa.string(), "town": pa.int64()}, primary_key=["id"])
+
+
+def test_an_index_becomes_unique_beside_writers(tmp_path: Path):
+    """Rows that come meanwhile are checked by it, and those that were staged before by their commit."""
+    table = Table.create(tmp_path / "users", PLAIN)
+    rivals = [people((2, "b"), (3, "b")), people((1, "a"), (2, "b"))]
+
+    def publish(path: str, content: bytes) -> bool:
+        if rivals:
+            Table.open(table.path).write(rivals.pop())
+        return put_if_absent(path, content)
+
+    staged = [table.stage(people((4, "c"), (5, "c")), order="rows")], [table.stage_raw(people((6, "b")))]
+    slow = Table.open(table.path)
+    slow._committer = Committer(slow.published, Environment(put_if_absent=publish))
+    with pytest.raises(DuplicateKeyError, match=r"\{'email': 'b'\} .* \{'id': 2\} and \{'id': 3\}"):
+        slow.alter(AddIndex(Index.over(["email"], unique=True)))
+    table.delete([("id", "=", 3)])
+    rivals.append(people((7, "d")))
+    slow.alter(AddIndex(Index.over(["email"], unique=True)))
+    for one in staged:
+        with pytest.raises(DuplicateKeyError):
+            table.commit(one)
+    with pytest.raises(DuplicateKeyError):
+        table.rollback_to(2)
+    assert emails(table) == {1: "a", 2: "b", 7: "d"}
+    assert [table.snapshot(n).has_one_row(["email"]) for n in (2, table.snapshot().id)] == [False, True]
+
+
+def test_rows_that_come_while_a_first_index_is_added_may_have_had_one_key(tmp_path: Path):
+    table = Table.create(tmp_path / "users", PLAIN)
+    rivals = [people((1, "a"))]
+
+    def publish(path: str, content: bytes) -> bool:
+        if rivals:
+            Table.open(table.path).write(rivals.pop())
+        return put_if_absent(path, content)
+
+    table._committer = Committer(table.published, Environment(put_if_absent=publish))
+    table.alter(AddIndex(Index.over(["email"], unique=True)))
+    assert [index.is_late for index in Table.open(table.path).schema.indexes] == [True]
+
+
 def claim(path: str, process: int) -> None:
     table = Table.open(path)
     for number in range(12):
@@ -231,10 +309,9 @@ def test_a_unique_index_is_chosen_before_one_of_more_columns_and_finds_one_row_a
 
 
 def test_rows_of_before_an_index_was_unique_are_all_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It is declared of an empty table, but nothing compared the rows that older snapshots have."""
+    """Nothing has compared the rows that older snapshots have."""
     monkeypatch.setattr(snapshot, "_ROWS_OF_KEY", 1)
-    plain = TableSchema.of({"id": pa.int64(), "email": pa.string(), "town": pa.int64()}, primary_key=["id"])
-    table = Table.create(tmp_path / "users", plain, LOOSE | {"bucket": "1"})
+    table = Table.create(tmp_path / "users", PLAIN, LOOSE | {"bucket": "1"})
     pinned = [table.write(people((number, "a"))).id for number in (1, 2)][1]
     table.delete([])
     table.alter(AddIndex(Index.over(["email"], unique=True)))
