@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlglot.tokenizer_core import TokenType
 
@@ -37,6 +37,7 @@ from upsert.sql.table_statements import (
     create_view,
 )
 from upsert.sql.tokens import (
+    NAME_RULE,
     Cursor,
     blanked,
     dotted,
@@ -205,6 +206,49 @@ def _query_of_rows(cursor: Cursor, edits: list[Edit], named: int) -> QueryText:
     return QueryText.of(text, cursor.first, cursor.reached, cursor.subject, edits)
 
 
+_OF_JAVA: Final = ("JAVA", "SCALA")
+
+
+def _create_function(cursor: Cursor, *, replaces: bool = False) -> s.CreateFunction:
+    """Read what follows ``CREATE [OR REPLACE] TEMPORARY [SYSTEM] FUNCTION``."""
+    before = cursor.refusal("either OR REPLACE or IF NOT EXISTS, not both")
+    if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
+    if replaces and if_not_exists:
+        raise before
+    name = _function(cursor)
+    cursor.subject = f"function {name!r}"
+    if cursor.ahead("("):
+        start, end = cursor.rest()
+        return s.CreateFunction(name, cursor.text[start:end].rstrip(), False, if_not_exists, replaces)
+    start = cursor.offset
+    if not (cursor.skip("AS") and cursor.is_string(0)):
+        raise cursor.refusal(
+            "expected (name type, …) RETURNS type RETURN expression, or AS 'module.function' LANGUAGE PYTHON"
+        )
+    path = cursor.string("what defines the function, in quotes")
+    body = cursor.text[start : cursor.reached]
+    if cursor.skip("LANGUAGE"):
+        if cursor.skip("PYTHON"):
+            return s.CreateFunction(name, path, True, if_not_exists, replaces)
+        if not any(cursor.skip(language) for language in _OF_JAVA):
+            raise cursor.refusal(f"expected one of PYTHON, {', '.join(_OF_JAVA)}")
+    start, end = cursor.rest()
+    body = f"{body} {cursor.text[start:end]}".rstrip()
+    return s.CreateFunction(name, body, False, if_not_exists, replaces)
+
+
+def _function(cursor: Cursor) -> str:
+    wrong = cursor.refusal(f"expected the name of a function, {NAME_RULE}")
+    name = cursor.name("the name of a function")
+    if not re.fullmatch(r"(?!\d)[0-9A-Za-z_]{1,128}", name):
+        raise wrong
+    return name
+
+
+def _show_functions(cursor: Cursor, kind: Literal["USER", "SYSTEM", "ALL"] = "ALL") -> s.ShowFunctions:
+    return s.ShowFunctions(kind, cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None)
+
+
 _BLANK: Final = r"(?:\s++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+"
 """White and comments; possessive: what was read as a comment is not read in another way."""
 
@@ -312,10 +356,14 @@ def _show_partitions(cursor: Cursor) -> s.ShowPartitions:
     return s.ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
 
 
-def _describe(cursor: Cursor) -> s.DescribeTable | s.DescribeJob:
+def _describe(cursor: Cursor) -> s.DescribeTable | s.DescribeJob | s.DescribeFunction:
     if cursor.ahead("JOB") and cursor.is_string(1):
         cursor.expect("JOB")
         return s.DescribeJob(cursor.string("the id or the name of a job in quotes"))
+    if cursor.ahead("FUNCTION") and cursor.is_name(1):
+        cursor.expect("FUNCTION")
+        is_extended = cursor.is_name(1) and cursor.skip("EXTENDED")
+        return s.DescribeFunction(cursor.name("the name of a function"), is_extended)
     if cursor.ahead("HISTORY") and cursor.is_name(1):
         raise SchemaError("DESCRIBE HISTORY is not supported; write SELECT * FROM t$snapshots")
     is_extended = cursor.skip("DETAIL")
@@ -458,6 +506,8 @@ def _show_procedures(cursor: Cursor) -> s.ShowProcedures:
 
 
 _TEMPORARY: Final = ("TEMPORARY", "TEMP")
+_OF_SESSION: Final = (("TEMPORARY",), ("TEMPORARY", "SYSTEM"))
+"""Spark's word for a function without a database, and Flink's."""
 
 
 def _stop_job(cursor: Cursor) -> s.StopJob:
@@ -516,6 +566,16 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("SHOW", "TABLES"): lambda cursor: s.ShowTables(*_shown_of(cursor)),
     ("SHOW", "PARTITIONS"): _show_partitions,
     ("SHOW", "PROCEDURES"): _show_procedures,
+    **{("CREATE", *words, "FUNCTION"): _create_function for words in _OF_SESSION},
+    **{
+        ("CREATE", "OR", "REPLACE", *words, "FUNCTION"): partial(_create_function, replaces=True)
+        for words in _OF_SESSION
+    },
+    **{("DROP", *words, "FUNCTION"): _drop(s.DropFunction, _function) for words in _OF_SESSION},
+    ("SHOW", "FUNCTIONS"): _show_functions,
+    ("SHOW", "USER", "FUNCTIONS"): partial(_show_functions, kind="USER"),
+    ("SHOW", "SYSTEM", "FUNCTIONS"): partial(_show_functions, kind="SYSTEM"),
+    ("SHOW", "ALL", "FUNCTIONS"): partial(_show_functions, kind="ALL"),
     ("SHOW", "JOBS"): lambda _: s.ShowJobs(),
     ("STOP", "JOB"): _stop_job,
     ("CALL",): _call,
@@ -549,6 +609,7 @@ _COMMITTED: Final = "each statement is one commit; CALL rollback_to('t', snapsho
 _KEPT_FRESH: Final = "write CREATE MATERIALIZED VIEW; REFRESH in streaming mode keeps it fresh"
 _STREAMED: Final = "write SET 'execution.runtime-mode' = 'streaming', then CREATE TABLE t AS"
 _RIGHTS: Final = "rights are those of the file system or the object store"
+_OF_A_SESSION: Final = "TEMPORARY FUNCTION: a function is one of the session"
 _INSTEAD: Final = {
     "ADD": "libraries come with the session: --conf spark.jars.packages=… of the command",
     "ANALYZE TABLE": "leave it out: files have their counts and bounds",
@@ -562,10 +623,8 @@ _INSTEAD: Final = {
     "COPY": _COPYING,
     "COPY INTO": _COPYING,
     "CREATE EXTERNAL TABLE": "write CREATE TABLE t (…) WITH ('connector' = 'parquet', 'path' = '…')",
-    **{
-        f"CREATE {kind}FUNCTION": "register it in Python: spark.udf.register(name, function)"
-        for kind in ("", "TEMPORARY ", "TEMPORARY SYSTEM ")
-    },
+    **dict.fromkeys(("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"), f"write CREATE {_OF_A_SESSION}"),
+    "DROP FUNCTION": f"write DROP {_OF_A_SESSION}",
     "ALTER MATERIALIZED TABLE": "write ALTER MATERIALIZED VIEW",
     "ALTER VIEW": "write CREATE OR REPLACE VIEW v AS query",
     **{

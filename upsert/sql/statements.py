@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from upsert.schema import TableSchema
 from upsert.sql.declared import Declared, Like
@@ -570,6 +570,45 @@ class ShowProcedures:
 
 
 @dataclass(frozen=True)
+class CreateFunction:
+    """``CREATE [OR REPLACE] TEMPORARY FUNCTION [IF NOT EXISTS] name …``, of the Spark session.
+
+    Attributes:
+        body: what follows the name, as Spark reads it; ``module.function`` if Python has it.
+    """
+
+    name: str
+    body: str
+    is_python: bool = False
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class DropFunction:
+    """``DROP TEMPORARY FUNCTION [IF EXISTS] name``."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class ShowFunctions:
+    """``SHOW [USER | SYSTEM | ALL] FUNCTIONS [LIKE 'pattern']``."""
+
+    kind: Literal["USER", "SYSTEM", "ALL"] = "ALL"
+    like: str | None = None
+
+
+@dataclass(frozen=True)
+class DescribeFunction:
+    """``DESCRIBE FUNCTION [EXTENDED] name``."""
+
+    name: str
+    is_extended: bool = False
+
+
+@dataclass(frozen=True)
 class ShowJobs:
     """``SHOW JOBS``: the streaming queries of this process, and those that the warehouse knows of."""
 
@@ -605,6 +644,7 @@ TableStatement = (
 PartitionStatement = TrackPartitions | DropPartition | TruncateTable | CompactTable | RollBack | PublishLog
 Description = ShowCreateTable | ShowPartitions | DescribeTable | Explain
 ProcedureStatement = Call | ShowProcedures
+FunctionStatement = CreateFunction | DropFunction | ShowFunctions | DescribeFunction
 JobStatement = ShowJobs | DescribeJob | StopJob
 ViewStatement = CreateView | ExplainView | RefreshView | AlterView | SuspendView | DropView
 PlainViewStatement = CreatePlainView | DropPlainView | ShowPlainViews
@@ -620,6 +660,7 @@ Statement = (
     | PartitionStatement
     | Description
     | ProcedureStatement
+    | FunctionStatement
     | JobStatement
     | ViewStatement
     | PlainViewStatement

@@ -102,6 +102,7 @@ _TABLE: Final = "CREATE TABLE orders (id BIGINT, amount INT, PRIMARY KEY (id) NO
 _ALL: Final = "sql.md#all-statements"
 _VIEWS: Final = "views.md#statements"
 _PLAIN: Final = "sql.md#views-and-temporary-tables"
+_FUNCTIONS: Final = "sql.md#functions"
 _NAMES: Final = "sql.md#databases-definitions-partitions"
 
 SYNTAX: Final[tuple[Syntax, ...]] = (
@@ -438,6 +439,42 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
         "Lists procedures with their arguments.",
         "SHOW PROCEDURES LIKE '%tag%'",
         "sql.md#procedures",
+    ),
+    Syntax(
+        "CREATE FUNCTION",
+        s.CreateFunction,
+        "CREATE { [ OR REPLACE ] TEMPORARY [ SYSTEM ] FUNCTION function"
+        " | TEMPORARY [ SYSTEM ] FUNCTION IF NOT EXISTS function }"
+        " { ( [ parameter type [, …] ] ) [ RETURNS type ] RETURN expression"
+        " | AS 'module.function' LANGUAGE PYTHON"
+        " | AS 'class' [ LANGUAGE { JAVA | SCALA } ] [ USING JAR 'file' [, …] ] }",
+        "Gives a function to the queries of the Spark session.",
+        "CREATE TEMPORARY FUNCTION net(amount INT) RETURNS DOUBLE RETURN amount / 1.19",
+        _FUNCTIONS,
+    ),
+    Syntax(
+        "DROP FUNCTION",
+        s.DropFunction,
+        "DROP TEMPORARY [ SYSTEM ] FUNCTION [ IF EXISTS ] function",
+        "Takes a function from the Spark session.",
+        "DROP TEMPORARY FUNCTION IF EXISTS net",
+        _FUNCTIONS,
+    ),
+    Syntax(
+        "SHOW FUNCTIONS",
+        s.ShowFunctions,
+        "SHOW [ { USER | SYSTEM | ALL } ] FUNCTIONS [ LIKE 'pattern' ]",
+        "Lists functions; USER leaves Spark's own out.",
+        "SHOW USER FUNCTIONS",
+        _FUNCTIONS,
+    ),
+    Syntax(
+        "DESCRIBE FUNCTION",
+        s.DescribeFunction,
+        "{ DESCRIBE | DESC } FUNCTION [ EXTENDED ] function",
+        "Says what a function takes and gives.",
+        "DESCRIBE FUNCTION upper",
+        _FUNCTIONS,
     ),
     Syntax(
         "SHOW JOBS",

@@ -12,6 +12,7 @@ from upsert.catalog.run import (
     definitions,
     describe,
     explain,
+    functions,
     insert,
     jobs,
     merge,
@@ -125,6 +126,14 @@ def _executed(context: Context, statement: s.Statement, spark: SparkSession | No
             return procedures.call(context, statement, spark)
         case s.ShowProcedures():
             return procedures.show_procedures(statement)
+        case s.CreateFunction():
+            return functions.create_function(statement, spark)
+        case s.DropFunction():
+            return functions.drop_function(statement, spark)
+        case s.ShowFunctions():
+            return functions.show_functions(statement, spark)
+        case s.DescribeFunction():
+            return functions.describe_function(statement, spark)
         case s.ShowJobs():
             return jobs.show_jobs(context, spark)
         case s.DescribeJob():
