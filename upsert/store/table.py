@@ -183,6 +183,11 @@ class Table:
         table.published.looked(has_just_read_table=True)
         return table
 
+    def refusing_changes(self, why: str) -> Self:
+        """The same object, by which no rows change from now on; compaction and the like go on."""
+        self._committer.rules.refusal = why
+        return self
+
     def __repr__(self) -> str:
         return f"Table({self.path!r})"
 

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,6 +137,36 @@ def test_table_elsewhere_is_no_store(catalog: Catalog) -> None:
             match=r"'words' must be a managed table, got one of the connector 'upsert-kafka'",
         ):
             act()
+
+
+def tea(n: int) -> pa.Table:
+    return pa.table({"word": ["tea"], "n": [n], "ts": [datetime(2020, 1, 1, tzinfo=UTC)]})
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda table: table.write(tea(2)),
+        lambda table: table.overwrite(tea(2)),
+        lambda table: table.delete([("word", "=", "tea")]),
+        lambda table: table.rollback_to(0),
+    ],
+)
+def test_rows_of_a_mirror_are_changed_by_its_query_alone(
+    catalog: Catalog, act: Callable[[Table], object]
+) -> None:
+    """They were in no topic, and stayed in the mirror."""
+    catalog.sql(words())
+    mirror = connected(catalog).mirror
+    assert mirror is not None
+    Table.create(mirror.path, mirror.schema).write(tea(1))
+    table = catalog.table("words")
+    with pytest.raises(ConfigurationError, match="others; write them with INSERT INTO words"):
+        act(table)
+    table.compact()
+    table.tag("first")
+    assert table.snapshot().scan(["word", "n"]).to_pylist() == [{"word": "tea", "n": 1}]
+    Table.open(mirror.path).write(tea(3))
 
 
 def test_snapshot_of_a_topic_is_refused(catalog: Catalog) -> None:

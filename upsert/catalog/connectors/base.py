@@ -116,10 +116,13 @@ class Connector(ABC):
             self.mirror.bring_along()
 
     def mirror_table(self) -> Table:
-        """The mirror, which must have been begun."""
+        """The mirror, which must have been begun, to be read: only its own query writes into it."""
         if (found := None if self.mirror is None else self.mirror.table()) is None:
             raise self.without_mirror()
-        return found
+        return found.refusing_changes(
+            f"table {found.name!r}: its mirror must have the rows of what it mirrors, got others; write them "
+            f"with INSERT INTO {found.name}, and the query that keeps the mirror brings them"
+        )
 
     @abstractmethod
     def without_mirror(self) -> ConfigurationError:

@@ -128,7 +128,12 @@ def check_is_no_view(definition: Definition, name: str) -> None:
 
 
 class CommitRules:
-    """The rules that a change of one table must keep to be published."""
+    """The rules that a change of one table must keep to be published.
+
+    ``refusal`` is why its rows may not be changed here at all; empty if they may.
+    """
+
+    refusal: str = ""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -143,7 +148,8 @@ class CommitRules:
                 present one cannot have.
             CommitConflictError: it does not fit what others committed; the message names their commit.
             SnapshotExpiredError: an expiry took away what belongs to ``head`` alone.
-            ConfigurationError: it changes rows of a materialized view, and is no refresh.
+            ConfigurationError: it changes rows of a materialized view, and is no refresh, or rows of a table
+                that was opened to be read.
         """
         added, removed = change.added, change.removed
         if stale := file_below_fence(head.fence, added):
@@ -158,6 +164,8 @@ class CommitRules:
         if not added and not removed:
             return
         if change.changes_rows and change.stands_for is None:
+            if self.refusal:
+                raise ConfigurationError(self.refusal)
             check_is_no_view(self._history.definition_at(head.definition), paths.name_of(self._root))
         for version in sorted({entry.definition for entry in added} - {present}):
             self.check_definition(version, present)
