@@ -262,19 +262,23 @@ def _converse(session: Session, thread: ThreadPoolExecutor, *, trace: bool) -> N
 
 
 def _read(file: Path | None) -> str:
-    if file is None:
-        if sys.stdin is None:
-            raise ConfigurationError(
-                "sql: statements must come from a file, from -e or through standard input, which is closed; "
-                "give a file or -e"
-            )
-        return sys.stdin.read()
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as cause:
-        found = cause.strerror if isinstance(cause, OSError) else cause
+    if file is None and sys.stdin is None:
         raise ConfigurationError(
-            f"file {str(file)!r} must be a text to read, got {str(found)!r}; correct its name"
+            "sql: statements must come from a file, from -e or through standard input, which is closed; "
+            "give a file or -e"
+        )
+    try:
+        # with the ends of lines that it has, which may be within quotes
+        return sys.stdin.read() if file is None else file.read_bytes().decode()
+    except OSError as cause:
+        raise ConfigurationError(
+            f"file {str(file)!r} must be a text to read, got {cause.strerror!r}; correct its name"
+        ) from cause
+    except UnicodeDecodeError as cause:
+        what = "standard input" if file is None else f"file {str(file)!r}"
+        raise ConfigurationError(
+            f"{what} must be a text of UTF-8, got {cause.object[cause.start : cause.end]!r} at {cause.start} "
+            f"({cause.reason}); save it as UTF-8"
         ) from cause
 
 

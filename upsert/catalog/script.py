@@ -36,11 +36,11 @@ def split_statements(text: str) -> Iterator[ScriptStatement]:
     [(1, "SET a = ';'"), (3, 'SELECT 1')]
     """
     tokens = tokens_of(text, "script")
+    lines = read = 0
     for first, last in _statements(tokens):
         start = tokens[first].start
-        before = text[:start]
-        lines = before.count("\n")
-        column = start - before.rfind("\n") - 1
+        lines, read = lines + text.count("\n", read, start), start
+        column = start - text.rfind("\n", 0, start) - 1
         yield ScriptStatement("\n" * lines + " " * column + text[start : tokens[last].end + 1], lines + 1)
 
 
@@ -67,7 +67,7 @@ def _statements(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
     first, is_set = 0, False
     for number, token in enumerate(tokens):
         if number == first:
-            is_set = head_of_set(tokens[first:]) > 0
+            is_set = head_of_set(tokens[first : first + 10]) > 0
         if token.token_type is not TokenType.SEMICOLON:
             continue
         if number > first and is_set and not _is_whole_set(tokens, number - 1):

@@ -300,7 +300,25 @@ class _Read(NamedTuple):
 @cached(LRUCache(maxsize=_KEPT_BYTES, getsizeof=lambda read: read.bytes), lock=Lock())
 def _read(text: str) -> _Read:
     """A statement is asked for its words a dozen times while it is read: those of the last ones are kept."""
-    return _Read(text, tuple(CatalogDialect().tokenize(_comments_white(text))))
+    return _Read(text, tuple(_tokens(CatalogDialect(), text)))
+
+
+def _tokens(dialect: Spark, text: str) -> list[Token]:
+    """The words of a text, without the mark that begins a file of UTF-8.
+
+    A statement of a script stands behind as many empty lines, through which sqlglot goes slowly.
+    """
+    words = text.lstrip(" \n\ufeff")
+    white = text[: len(text) - len(words)]
+    try:
+        tokens: list[Token] = dialect.tokenize(_comments_white(words))
+    except TokenError:
+        return list(dialect.tokenize(_comments_white(text)))  # the error has the place in the whole text
+    lines, columns = white.count("\n"), len(white) - white.rfind("\n") - 1
+    for token in tokens if white else ():
+        token.start, token.end = token.start + len(white), token.end + len(white)
+        token.line, token.col = token.line + lines, token.col + columns * (token.line == 1)
+    return tokens
 
 
 _MISSING: Final = re.compile(r"Missing (.+) from [0-9]+:([0-9]+)", re.DOTALL)
@@ -348,7 +366,7 @@ _SLIPS: Final = (AssertionError, AttributeError, LookupError, TypeError, ValueEr
 def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> exp.Expr:
     dialect = QueryDialect()
     try:
-        tokens = dialect.tokenize(_comments_white(text))
+        tokens = _tokens(dialect, text)
     except TokenError as cause:
         raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
     _check_no_signs_of_versions(tokens, subject, revision)

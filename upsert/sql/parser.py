@@ -25,7 +25,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from upsert.errors import SchemaError
 from upsert.sql import statements as s
-from upsert.sql.dialect import Edit, expression_tree, refusal, tokens_of, too_deep
+from upsert.sql.dialect import Edit, expression_tree, position, refusal, tokens_of, too_deep
 from upsert.sql.merge_into import merge_into
 from upsert.sql.query import QueryText, query_at
 from upsert.sql.statements import Statement
@@ -249,8 +249,8 @@ def _show_functions(cursor: Cursor, kind: Literal["USER", "SYSTEM", "ALL"] = "AL
     return s.ShowFunctions(kind, cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None)
 
 
-_BLANK: Final = r"(?:\s++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+"
-"""White and comments; possessive: what was read as a comment is not read in another way."""
+_BLANK: Final = r"(?:[\s\ufeff]++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+"
+"""White, the mark that begins a file, comments; possessive: what was read as one is nothing else."""
 
 _ASSIGNMENT_HEAD: Final = re.compile(rf"{_BLANK}(SET|RESET)\b\s*+", re.IGNORECASE)
 
@@ -281,6 +281,7 @@ def parse(text: str) -> Statement:
     >>> parse("SET table-storage.bucket = 10").key
     'table-storage.bucket'
     """
+    _check_letters(text)
     if (assignment := _assignment(text)) is not None:
         return assignment
     try:
@@ -293,6 +294,17 @@ def parse(text: str) -> Statement:
     if not cursor.at_end:
         raise cursor.refusal("expected the end of the statement")
     return statement
+
+
+def _check_letters(text: str) -> None:
+    """Refuse what Python makes of bytes that are not UTF-8: neither files nor Spark take it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as cause:
+        raise SchemaError(
+            f"statement: must be a text of UTF-8, found {text[cause.start]!r} at "
+            f"{position(text, cause.start)}; write it in UTF-8"
+        ) from None
 
 
 def _at(cursor: Cursor) -> Statement:

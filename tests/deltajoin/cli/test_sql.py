@@ -66,6 +66,23 @@ def test_a_file_is_an_argument_or_an_option(tmp_path: Path) -> None:
     assert (code, "one file or -e says what to do, got several of them; leave one" in errors) == (1, True)
 
 
+def test_a_file_that_an_editor_of_windows_has_written_is_read_as_it_is(tmp_path: Path) -> None:
+    script = """\ufeffCREATE TABLE t (id INT, note STRING, PRIMARY KEY (id) NOT ENFORCED);\r
+        INSERT INTO t VALUES (1, 'a;\r\nb'); -- one\r
+        SELECT note FROM t"""
+    file = tmp_path / "tables.sql"
+    file.write_bytes(script.encode())
+    code, out, errors = run_here("sql", "-w", str(tmp_path / "w"), "--json", str(file))
+    assert (code, errors, json.loads(out)) == (0, "", {"note": "a;\r\nb"})
+    file.write_bytes(b"SELECT '\xfc'")
+    code, _, errors = run_here("sql", "-w", str(tmp_path / "w"), str(file))
+    assert code == 1
+    assert (
+        "tables.sql' must be a text of UTF-8, got b'\\xfc' at 8 (invalid start byte); save it as UTF-8"
+        in errors
+    )
+
+
 def test_a_look_at_a_table_needs_no_java(tmp_path: Path) -> None:
     """With a Java that cannot start; what only Spark answers says so."""
     script = """

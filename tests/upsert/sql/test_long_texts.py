@@ -3,14 +3,16 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pytest
+from sqlglot.dialects.spark import Spark
 
 from tests.forked_python import forked_program
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
-from upsert.sql.dialect import _read, tokens_of
+from upsert.sql.dialect import CatalogDialect, QueryDialect, _read, _tokens, tokens_of
 from upsert.sql.parser import parse
 from upsert.sql.statements import Select, SetOption
 from upsert.sql.tokens import hints_in, without_hints
@@ -58,6 +60,17 @@ def test_statements_after_many_comments_are_read() -> None:
 def test_long_assignments_are_refused(text: str) -> None:
     with pytest.raises(SchemaError):
         parse(text)
+
+
+@pytest.mark.parametrize("dialect", [CatalogDialect(), QueryDialect()])
+def test_words_behind_empty_lines_are_where_sqlglot_finds_them(dialect: Spark) -> None:
+    for white in ("", " ", "\n", "\n\n  "):
+        for words in ("SELECT a\n  FROM t -- b\n;", "/* a\n */\r\nSELECT 'b\n' \n", "", "\t\n a"):
+            text = white + words
+            own, expected = (
+                [*map(repr, read(text))] for read in (partial(_tokens, dialect), dialect.tokenize)
+            )
+            assert own == expected, text
 
 
 def test_many_hints_are_read_one_by_one() -> None:

@@ -180,6 +180,12 @@ class TestParser:
         with suppress(SchemaError):
             parse(text)
 
+    @pytest.mark.parametrize("text", ["SELECT\n '{}'", "SET a =\n{}", "INSERT INTO t VALUES (1,\n'{}')"])
+    def test_a_letter_that_no_file_can_have_is_refused(self, text: str) -> None:
+        """Python makes such ones of arguments and standard input that are no UTF-8."""
+        with pytest.raises(SchemaError, match=r"text of UTF-8, found '\\udcfc' at line 2, column"):
+            parse(text.format("\udcfc"))
+
     def test_value_of_an_option_is_not_in_the_repr(self) -> None:
         assert "pa55" not in repr(parse("SET spark.password = pa55"))
 
@@ -192,6 +198,13 @@ class TestScript:
         assert (second.text, second.line) == ("\n\n  SELECT b c d\nFROM t", 3)
         with pytest.raises(SchemaError, match="found 'd' at line 3, column 14"):
             parse(second.text)
+
+    def test_the_mark_that_begins_a_file_is_of_no_statement(self) -> None:
+        (first,) = split_statements("\ufeffSET 'a' = 'b';\r\n")
+        assert (first.text, first.line) == (" SET 'a' = 'b'", 1)
+        assert parse("\ufeffSET 'a' = 'b'") == parse(first.text)
+        with pytest.raises(SchemaError, match="found 'd' at line 1, column 13"):
+            parse("\ufeffSELECT b c d")
 
     @pytest.mark.parametrize(
         ("text", "where"),
