@@ -53,8 +53,8 @@ def agreeing(tasks: int, buckets: int, shards: int) -> int:
 
     >>> [agreeing(tasks, 8, 64) for tasks in (1, 3, 8, 12, 64)]
     [1, 4, 8, 16, 64]
-    >>> agreeing(12, 8, 12), agreeing(4, 5, 4)
-    (8, 4)
+    >>> agreeing(12, 8, 12), agreeing(4, 5, 4), agreeing(2, 5, 4)
+    (8, 4, 2)
     """
     agree = [n for n in range(1, shards + 1) if n % buckets == 0 or buckets % n == 0]
     most = agree[-1] if 2 * agree[-1] > tasks else tasks

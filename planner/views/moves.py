@@ -150,5 +150,5 @@ def _holds(table: Table, held: Consumer | None, version: Version) -> bool:
     """Whether a hold need not be renewed for a version: nothing from its own version on can expire."""
     if held is None or time.time() * 1000 > (held.renewed_ms + held.until_ms) / 2:
         return False
-    is_fence = held.version.is_complete and table.published.seen.oldest <= held.version.target
+    is_fence = table.published.seen.oldest <= held.version.target
     return is_fence and 0 <= version.target - held.version.target < HELD_BEHIND

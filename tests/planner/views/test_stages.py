@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as t
 
 from planner.plan.expressions import Aggregation, Column, Literal
 from planner.plan.nodes import Aggregate, Filter, GroupBy, Opaque, Output, Plan, Relation, TableRows
 from planner.plan.sources import ManagedTable
 from planner.settings import Settings
+from planner.views.partition_table import _can_be_hashed
+from planner.views.stage_table import _can_be_key
 from planner.views.stages import changes_of, has_stage, stages_of
 from upsert.schema import TableSchema
 
@@ -73,3 +76,30 @@ def test_no_changes_follow_above_what_remembers_rows() -> None:
 def test_a_stage_is_known_to_be_there_where_one_is_found(plan: Plan) -> None:
     """Whether there is one is asked without making those of all parts of a query."""
     assert has_stage(plan, PLAIN) == bool(stages_of(plan, PLAIN))
+
+
+COLLATED = t.StringType("UTF8_LCASE")
+
+
+@pytest.mark.parametrize(
+    ("type_", "is_key", "is_hashed"),
+    [
+        (t.StringType(), True, True),
+        (t.DecimalType(38, 10), True, True),
+        (t.DoubleType(), False, True),
+        (t.ArrayType(t.IntegerType()), False, True),
+        (COLLATED, False, True),
+        (t.ArrayType(COLLATED), False, False),
+        (t.MapType(t.IntegerType(), t.IntegerType()), False, False),
+        (t.VariantType(), False, False),
+        (t.StructType(), False, True),
+    ],
+    ids=lambda one: one.simpleString() if isinstance(one, t.DataType) else None,
+)
+def test_groups_are_told_apart_by_a_key_or_a_hash_that_knows_which_values_are_equal(
+    type_: t.DataType, is_key: bool, is_hashed: bool
+) -> None:
+    assert (_can_be_key(type_), _can_be_hashed(type_)) == (is_key, is_hashed)
+    if type_ != COLLATED:  # of which the key of its collation is hashed, but in no struct
+        field = t.StructType([t.StructField("x", t.IntegerType()), t.StructField("y", type_)])
+        assert (_can_be_key(field), _can_be_hashed(field)) == (is_key, is_hashed)

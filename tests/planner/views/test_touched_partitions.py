@@ -12,10 +12,14 @@ import pyarrow as pa
 import pytest
 
 from deltajoin.filters import Filters
-from planner.plan.expressions import Column
-from planner.plan.nodes import Relation
+from planner.plan.expressions import Aggregation, Call, Column, Expr
+from planner.plan.nodes import Aggregate, GroupBy, Output, Relation, TableRows
+from planner.plan.sources import ManagedTable
+from planner.settings import Settings
 from planner.views.partition_table import OwnRows, few, touched_by
+from planner.views.partitions import partitions_of
 from upsert import Table
+from upsert.schema import Column as TableColumn
 from upsert.schema import TableSchema
 
 
@@ -116,6 +120,7 @@ def test_touched_partitions_are_those_of_which_a_row_has_changed(
             before, after = (seen(states[one], where, key) for one in (since, until))
             found = touched(rows_of(table, ["id", "v"], where), since, until)
             assert found == sorted({row[1] for row in before ^ after}), (seed, since, until)
+    assert touched(rows_of(table, ["v"]), max(states), max(states)) == []
 
 
 Row = tuple[int, int, int, int]
@@ -124,3 +129,36 @@ Row = tuple[int, int, int, int]
 def seen(rows: frozenset[Row], where: Filters | None, key: list[str]) -> set[tuple[int, ...]]:
     """What is read of rows; those of a table without a key are told apart by all of their columns."""
     return {row[: 3 if key else 4] for row in rows if where is None or row[2] > 1}
+
+
+READ = tuple(Column(n, name, "") for n, name in enumerate(("id", "by", "real", "nullable", "none", "unread")))
+ID, BY, REAL, NULLABLE, NONE, UNREAD = READ
+
+
+@pytest.mark.parametrize(
+    ("keys", "by"),
+    [
+        ([BY], ("by",)),
+        ([BY, NONE], ("by", "none")),
+        ([NONE], None),
+        ([NULLABLE], None),  # NULL is a partition, and no key of an index
+        ([REAL], None),  # 0.0 and -0.0 are one, and two keys
+        ([BY, Call("Pmod", (ID,), "bigint")], None),
+    ],
+)
+def test_partitions_are_looked_up_in_the_query_s_table_by_what_an_index_finds_all_of_them(
+    tmp_path: Path, keys: list[Expr], by: tuple[str, ...] | None
+) -> None:
+    types = dict.fromkeys(("id", "by", "none", "nullable", "unread"), pa.int64()) | {"real": pa.float64()}
+    columns = tuple(TableColumn(name, type_, name == "nullable") for name, type_ in types.items())
+    schema = TableSchema(columns, ("id",)).index("by").index("real").index("nullable")
+    table = Table.create(tmp_path / "t", schema)
+    read = ManagedTable("t", table.path, table.schema, bucket_key=("id",))
+    value = Output(Column(30, "m", "bigint"), Aggregation("Max", (ID,), ("bigint",)))
+    groups = tuple(map(GroupBy, keys))
+    leaf = Relation("t", READ, rows=TableRows(read, 1))
+    (part,) = partitions_of(Aggregate(leaf, groups, (value,)), Settings.of_query({}, {}))
+    found = OwnRows.of(part)
+    assert (None if found is None else found.by) == by
+    if found is not None:
+        assert found.names == ["id", *by]
