@@ -101,6 +101,9 @@ class Databases:
         self.siblings: Mapping[str, Databases] = {catalog: self}
         self.temporary = TemporaryTables(folder)
 
+    def __repr__(self) -> str:
+        return f"Databases({self.folder!r}, in use: {self.current!r})"
+
     def names(self) -> tuple[str, ...]:
         """Names of all databases, sorted; ``default`` always exists."""
         entries: list[str] = []
@@ -252,6 +255,8 @@ class Catalogs:
     >>> _ = catalogs.create("archive", {"warehouse": tempfile.mkdtemp()})
     >>> catalogs.names(), catalogs.current.resolve("archive.default.orders").shown
     (('archive', 'main'), 'archive.default.orders')
+    >>> catalogs
+    Catalogs(archive, main, in use: main)
     """
 
     def __init__(self, first: Databases) -> None:
@@ -259,6 +264,9 @@ class Catalogs:
         first.siblings = self._known
         self._first = first
         self.current = first
+
+    def __repr__(self) -> str:
+        return f"Catalogs({', '.join(self.names())}, in use: {self.current.catalog})"
 
     def names(self) -> tuple[str, ...]:
         """Names of all catalogs, sorted."""

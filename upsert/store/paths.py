@@ -99,7 +99,7 @@ def _absolute(path: str) -> str:
             f"a path must be text of UTF-8, got {path!r}; choose another name, or set PYTHONUTF8=1"
         ) from cause
     try:
-        return os.path.abspath(path)
+        return os.path.abspath(os.path.expanduser(path))  # a shell leaves ~ in --warehouse=~/tables
     except FileNotFoundError as cause:
         raise ConfigurationError(
             f"a path without a / before it is within the present folder, which must exist, got {path!r} in "

@@ -103,6 +103,7 @@ def test_filtered_dataframe_of_pandas_is_written_without_the_numbers_of_its_rows
         pd.DataFrame([[1, "a", "b"]], columns=["id", "name", "name"]),
         pd.DataFrame({"id": pd.arrays.SparseArray([1]), "name": ["a"]}),
         pd.DataFrame({"id": [1, "b"], "name": ["a", "b"]}),
+        pd.DataFrame({"id": [2**70], "name": ["a"]}),
     ],
 )
 def test_dataframe_of_pandas_that_arrow_does_not_take_is_refused(frame: pd.DataFrame, table: Table) -> None:
@@ -249,6 +250,15 @@ def test_a_file_uri_keeps_every_sign_of_its_path(tmp_path: Path, name: str) -> N
     created = Table.create(f"file://{tmp_path}/{name}", SCHEMA)
     assert created.path == f"{tmp_path}/{name.replace('%25', '%')}"
     assert Table.open(f"file:{tmp_path}/{name}").uuid == created.uuid
+
+
+def test_a_path_may_begin_with_the_user_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It became a folder of the name ~ in the present one."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for path in ("~/users", "file:~/others", Path("~/paths")):
+        assert Path(Table.create(path, SCHEMA).path).parent == tmp_path / "home"
+    assert os.listdir() == ["home"]
 
 
 @pytest.mark.parametrize("path", ["oss://bucket/t", "s3://bucket", "viewfs://host/t", "file://host/t"])

@@ -43,11 +43,11 @@ def read_stream(given: ArrowStream) -> pa.RecordBatchReader:
     """What another library has, as a stream of Arrow.
 
     Raises:
-        SchemaError: it is a single column, or has one whose values are of several types.
+        SchemaError: it is a single column, or has one whose values are of several types, or none of Arrow's.
     """
     try:
         return pa.RecordBatchReader.from_stream(given)
-    except (pa.ArrowException, TypeError, ValueError) as cause:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
         raise SchemaError(
             f"rows: must be columns that have one type each, got {type(given).__name__}: {cause}; give a "
             "table of such columns"
