@@ -280,7 +280,11 @@ def ticks_of(times: pa.ChunkedArray) -> tuple[Ints, Mask]:
 
 
 def earlier(ticks: Ints | np.int64, by: int) -> Ints:
-    """``ticks - by``, without wrapping round at the lowest integer."""
+    """``ticks - by``, without wrapping round at the lowest integer.
+
+    >>> earlier(np.array([2, 1 - 2**63]), 5).tolist() == [-3, -(2**63)]
+    True
+    """
     lowest = np.iinfo(np.int64).min
     return np.where(ticks < lowest + by, lowest, ticks - by)
 

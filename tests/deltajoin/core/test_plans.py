@@ -173,6 +173,10 @@ def test_a_null_key_leaves_rows_out_only_where_no_padding_keeps_them() -> None:
     assert [needed_keys(tree, table) for table in range(3)] == [("a",), ("b",), ("c",)]
     anti = Outer("anti", Leaf(0), Leaf(1), on((0, "a", 1, "b")))
     assert [needed_keys(anti, table) for table in range(2)] == [(), ("b",)]
+    semi = Outer("semi", Where(Leaf(0), Call("isnull", (Field(Ref(0, "z")),))), Leaf(1), anti.on)
+    assert [needed_keys(semi, table) for table in range(2)] == [("a",), ("b",)]
+    full = Outer("full", Leaf(0), Leaf(1), anti.on)
+    assert [needed_keys(full, table) for table in range(2)] == [(), ()]
 
 
 def test_a_flattened_tree_has_no_region_below_a_region() -> None:

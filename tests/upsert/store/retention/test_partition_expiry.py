@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import tzset
 from typing import Any
 
 import pyarrow as pa
@@ -74,6 +75,10 @@ def days(*ages: int) -> pa.Table:
             {"pattern": "$y-$m", "formatter": "yyyy-M"},
             datetime(2024, 2, 1),
         ),
+        ({"d": pa.string()}, {"d": "3/24"}, {"formatter": "M/yy"}, datetime(2024, 3, 1)),
+        ({"d": pa.string()}, {"d": "3.2024"}, {"formatter": "M.y"}, datetime(2024, 3, 1)),
+        ({"d": pa.string()}, {"d": "it's 2024"}, {"formatter": "'it''s 'yyyy"}, datetime(2024, 1, 1)),
+        ({"d": pa.string()}, {"d": "2024-2-09"}, {"formatter": "yyyy-MM-dd"}, None),
         ({"d": pa.string()}, {"d": "2024-02-30"}, {}, None),
         ({"d": pa.string()}, {"d": "soon"}, {}, None),
         ({"d": pa.string()}, {"d": None}, {}, None),
@@ -99,6 +104,16 @@ def table_age(schema: TableSchema, options: dict[str, str]) -> PartitionAge:
     found = TableOptions.parse(options, schema).partition_age
     assert found is not None
     return found
+
+
+def test_the_time_of_a_partition_is_the_same_wherever_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    age = table_age(TableSchema.of({"d": pa.date32(), "id": pa.int64()}, partitioned_by=["d"]), WEEK)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        tzset()
+        found = age.time_ms((("d", "1970-01-02"),))
+    tzset()
+    assert found == 86_400_000
 
 
 @pytest.mark.parametrize("pattern", ["", "dd", "yyyyy", "yyy", "yyyyMMMdd", "yyyy-yyyy", "yyyyQ"])

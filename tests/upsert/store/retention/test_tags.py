@@ -1,6 +1,7 @@
 """Tagged snapshots: readable whatever expires around them, given back when the tag goes."""
 
 from pathlib import Path
+from time import time
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from upsert.schema import TableSchema
 from upsert.store import Table, Version
 from upsert.store.metadata import history
 from upsert.store.metadata.snapshot import refs_of
+from upsert.store.retention import consumers
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"]).index("value")
 Values = dict[int, int]
@@ -109,6 +111,7 @@ def test_a_tag_keeps_no_file_that_was_begun_before_it_and_committed_after_it(tmp
     assert values_at(table, "between") == {1: 11}
 
 
+@pytest.mark.usefixtures("few_manifests")
 def test_deleting_a_tag_gives_back_what_only_it_needed(table: Table) -> None:
     (tag,) = table.tags()
     table.tag("again", "third")
@@ -176,13 +179,14 @@ def test_what_cannot_be_tagged_is_refused_by_name(table: Table, tmp_path: Path) 
         Table.create(tmp_path / "empty", SCHEMA).tag("empty")
 
 
-def test_a_tag_that_a_consumer_reads_on_from_is_not_deleted(table: Table) -> None:
+def test_a_tag_that_a_consumer_reads_on_from_is_not_deleted_until_its_lease_is_over(table: Table) -> None:
     (tag,) = table.tags()
-    table.hold("reader", Version.complete(tag.snapshot.data_version))
+    version = Version.complete(tag.snapshot.data_version)
+    table.hold("reader", version)
     with pytest.raises(ConfigurationError, match="'reader' reads on from"):
         table.delete_tag("third")
     assert values_at(table, "third") == THIRD
-    table.release("reader")
+    consumers.hold(table.published, "reader", version, lease_s=1.0, now_s=time() - 9)
     table.delete_tag("third")
 
 
