@@ -249,10 +249,18 @@ def _show_functions(cursor: Cursor, kind: Literal["USER", "SYSTEM", "ALL"] = "AL
     return s.ShowFunctions(kind, cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None)
 
 
+def _change_variable(cursor: Cursor) -> s.ChangeVariable:
+    what = cursor.subject
+    cursor.rest()
+    return s.ChangeVariable(what, cursor.text[cursor.first : cursor.reached])
+
+
 _BLANK: Final = r"(?:[\s\ufeff]++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+"
 """White, the mark that begins a file, comments; possessive: what was read as one is nothing else."""
 
 _ASSIGNMENT_HEAD: Final = re.compile(rf"{_BLANK}(SET|RESET)\b\s*+", re.IGNORECASE)
+
+_OF_VARIABLE: Final = re.compile(rf"{_BLANK}VAR(?:IABLE)?\b{_BLANK}[\w`(]", re.IGNORECASE)
 
 _SET_HEAD: Final = re.compile(rf"{_BLANK}(?:EXPLAIN|EXECUTE|BEGIN)\b", re.IGNORECASE)
 
@@ -339,6 +347,8 @@ def _assignment(text: str) -> Statement | None:
         return None
     word = match[1].upper()
     rest = text[match.end() :].rstrip().removesuffix(";").rstrip()
+    if word == "SET" and _OF_VARIABLE.match(rest):
+        return None
     if not rest:
         return s.ShowOptions() if word == "SET" else s.ResetOption()
     found = _ASSIGNMENT.fullmatch(rest)
@@ -518,6 +528,7 @@ def _show_procedures(cursor: Cursor) -> s.ShowProcedures:
 
 
 _TEMPORARY: Final = ("TEMPORARY", "TEMP")
+_VARIABLE: Final = ("VARIABLE", "VAR")
 _OF_SESSION: Final = (("TEMPORARY",), ("TEMPORARY", "SYSTEM"))
 """Spark's word for a function without a database, and Flink's."""
 
@@ -588,6 +599,9 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("SHOW", "USER", "FUNCTIONS"): partial(_show_functions, kind="USER"),
     ("SHOW", "SYSTEM", "FUNCTIONS"): partial(_show_functions, kind="SYSTEM"),
     ("SHOW", "ALL", "FUNCTIONS"): partial(_show_functions, kind="ALL"),
+    ("DECLARE",): _change_variable,
+    **{("SET", word): _change_variable for word in _VARIABLE},
+    **{("DROP", "TEMPORARY", word): _change_variable for word in _VARIABLE},
     ("SHOW", "JOBS"): lambda _: s.ShowJobs(),
     ("STOP", "JOB"): _stop_job,
     ("CALL",): _call,

@@ -609,6 +609,19 @@ class DescribeFunction:
 
 
 @dataclass(frozen=True)
+class ChangeVariable:
+    """``DECLARE``, ``SET VARIABLE`` or ``DROP TEMPORARY VARIABLE``, of the Spark session.
+
+    Attributes:
+        what: the first of these words.
+        text: the statement, as Spark reads it.
+    """
+
+    what: str
+    text: str
+
+
+@dataclass(frozen=True)
 class ShowJobs:
     """``SHOW JOBS``: the streaming queries of this process, and those that the warehouse knows of."""
 
@@ -648,7 +661,7 @@ FunctionStatement = CreateFunction | DropFunction | ShowFunctions | DescribeFunc
 JobStatement = ShowJobs | DescribeJob | StopJob
 ViewStatement = CreateView | ExplainView | RefreshView | AlterView | SuspendView | DropView
 PlainViewStatement = CreatePlainView | DropPlainView | ShowPlainViews
-SessionStatement = SetOption | ShowOptions | ResetOption
+SessionStatement = SetOption | ShowOptions | ResetOption | ChangeVariable
 RowStatement = Insert | StatementSet | Delete | Update | Merge | Select
 OtherTables = TableStatement | ViewStatement | DropDatabase | UseCatalog
 """After these the current catalog may have other tables, or other columns of them."""

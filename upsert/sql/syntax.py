@@ -102,7 +102,7 @@ _TABLE: Final = "CREATE TABLE orders (id BIGINT, amount INT, PRIMARY KEY (id) NO
 _ALL: Final = "sql.md#all-statements"
 _VIEWS: Final = "views.md#statements"
 _PLAIN: Final = "sql.md#views-and-temporary-tables"
-_FUNCTIONS: Final = "sql.md#functions"
+_FUNCTIONS: Final = "sql.md#functions-and-variables"
 _NAMES: Final = "sql.md#databases-definitions-partitions"
 
 SYNTAX: Final[tuple[Syntax, ...]] = (
@@ -571,6 +571,30 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
         "Sets an option of the session; spark.… are settings of Spark.",
         "SET 'execution.runtime-mode' = 'streaming'",
         _ALL,
+    ),
+    Syntax(
+        "DECLARE",
+        s.ChangeVariable,
+        "DECLARE [ OR REPLACE ] [ { VARIABLE | VAR } ] variable [ type ] [ { DEFAULT | = } value ]",
+        "Makes a variable of the Spark session, which its queries may name like a column.",
+        "DECLARE VARIABLE least INT DEFAULT 5",
+        _FUNCTIONS,
+    ),
+    Syntax(
+        "SET VARIABLE",
+        s.ChangeVariable,
+        "SET { VARIABLE | VAR } variable = expression",
+        "Gives a variable another value; queries that run keep the earlier one.",
+        "SET VARIABLE least = 7",
+        _FUNCTIONS,
+    ),
+    Syntax(
+        "DROP VARIABLE",
+        s.ChangeVariable,
+        "DROP TEMPORARY { VARIABLE | VAR } [ IF EXISTS ] variable",
+        "Takes a variable from the Spark session.",
+        "DROP TEMPORARY VARIABLE least",
+        _FUNCTIONS,
     ),
     Syntax(
         "SET without a value",

@@ -143,6 +143,9 @@ def _executed(context: Context, statement: s.Statement, spark: SparkSession | No
         case s.SetOption():
             context.options[statement.key] = statement.value
             return Done(f"SET {statement.key}", "set")
+        case s.ChangeVariable(what=what, text=text):
+            jobs.needed(spark, what).sql(text)
+            return Done(what, "done")
         case s.ShowOptions():
             return shows.show_options(context, statement)
         case s.ResetOption():

@@ -36,6 +36,25 @@ def test_words_of_a_function_are_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DECLARE x INT DEFAULT (1) ;", s.ChangeVariable("DECLARE", "DECLARE x INT DEFAULT (1)")),
+        ("SET /* a */ VAR x = 'a;b'", s.ChangeVariable("SET VAR", "SET /* a */ VAR x = 'a;b'")),
+        ("set variable x=1", s.ChangeVariable("SET VARIABLE", "set variable x=1")),
+        ("SET variable = 1", s.SetOption("variable", "1")),
+        ("SET variable", s.ShowOptions("variable")),
+        ("SET var.x = 1", s.SetOption("var.x", "1")),
+        (
+            "DROP TEMPORARY VARIABLE x",
+            s.ChangeVariable("DROP TEMPORARY VARIABLE", "DROP TEMPORARY VARIABLE x"),
+        ),
+    ],
+)
+def test_words_of_a_variable_are_read(text: str, expected: s.Statement) -> None:
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("CREATE TEMPORARY FUNCTION", "expected the name of a function, found the end"),
@@ -139,6 +158,19 @@ def test_a_function_is_created_replaced_shown_and_dropped(catalog: Catalog, spar
     assert done("DROP TEMPORARY FUNCTION f") == "dropped"
     assert done("DROP TEMPORARY FUNCTION IF EXISTS f") == "there was none"
     assert shown("SHOW USER FUNCTIONS") == []
+
+
+def test_a_variable_is_read_by_queries_and_by_no_view(catalog: Catalog, spark: SparkSession) -> None:
+    read = "SELECT id, w + least AS w FROM a JOIN b USING (k) WHERE k >= least"
+    catalog.sql("DECLARE OR REPLACE VARIABLE least INT DEFAULT 1", spark)
+    assert rows(catalog, read, spark) == [(1, 101), (2, 201), (3, 101)]
+    catalog.sql("SET VARIABLE least = least + 1", spark)
+    assert rows(catalog, read, spark) == [(2, 202)]
+    with pytest.raises(SchemaError, match="column 'least' is in no table of the query"):
+        catalog.sql(f"CREATE MATERIALIZED VIEW kept PRIMARY KEY (id) AS {read}", spark)
+    catalog.sql("DROP TEMPORARY VARIABLE least", spark)
+    with pytest.raises(Exception, match="'least'"):
+        catalog.sql(read, spark)
 
 
 @pytest.mark.parametrize(
