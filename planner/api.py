@@ -10,7 +10,7 @@ from typing import Any, assert_never, overload
 
 from pyspark.sql import DataFrame
 
-from planner.connect.explained import explained_over_connect
+from planner.connect.explained import explained_frame, explained_over_connect
 from planner.connect.relations import carried
 from planner.connect.text import planned
 from planner.explanation import Explanation, explanation_of, sink_report
@@ -200,6 +200,10 @@ def explain(
     df = given_frame(df, "explain")
     mode = parse_options("explain", [SINK_MATERIALIZE], {SINK_MATERIALIZE.key: sink_materialize})
     found = mode[SINK_MATERIALIZE.key]
+    if is_connect(df):
+        return explained_frame(
+            df, Settings.of_query(options, df.sparkSession.conf.getAll, sink_key, sink_rule=sink_rule), found
+        )
     settings, _, trace = _optimized(df, options, sink_key, sink_rule=sink_rule)
     sink = None if sink_key is None else sink_report(trace.before, trace.after, tuple(sink_key), found)
     if found == "force" and sink is not None and sink.form == "materialized":

@@ -81,12 +81,7 @@ def aggregate_reports(trace: Trace) -> Iterator[AggregateReport]:
             case Refused(reason, remedy):
                 yield AggregateReport(name, "refused", reason, remedy)
             case LookupAggregate(table, keys=keys, index=index):
-                how = (
-                    f"of each group that changes all rows are looked up in {table.name}, by {index} for "
-                    f"({', '.join(keys)}), before and after"
-                )
-                after = "gives every kind of change and keeps no state, so anything may follow"
-                yield AggregateReport(name, "lookups", notes=(how, after))
+                yield AggregateReport(name, "lookups", notes=lookup_notes(table.name, index, keys))
             case _:
                 yield AggregateReport(name, "signed sums", notes=tuple(_notes(node)))
 
@@ -108,6 +103,15 @@ def _key_columns(node: Aggregate) -> Iterator[str]:
         else:
             named = (output.column.name for output in node.outputs if output.value == group.value)
             yield next(named, without_ids(group.value))
+
+
+def lookup_notes(table: str, index: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """How an aggregate by lookups is computed, and what may follow it."""
+    how = (
+        f"of each group that changes all rows are looked up in {table}, by {index} for "
+        f"({', '.join(keys)}), before and after"
+    )
+    return how, "gives every kind of change and keeps no state, so anything may follow"
 
 
 def key_notes(groups: Sequence[str]) -> Iterator[str]:

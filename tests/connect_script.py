@@ -147,10 +147,27 @@ def read() -> Any:
     ]
 
 
+GROUPED = (
+    """INSERT INTO busy SELECT product_id, concat(count(*), ' of ', sum(id)) FROM orders
+       GROUP BY product_id HAVING count(*) > 1""",
+    """INSERT INTO earliest SELECT product_id AS p, min(id), count(DISTINCT amount) - 1 FROM orders
+       WHERE id > 0 GROUP BY product_id HAVING max(amount) > 8""",
+    "INSERT INTO counted_all SELECT 'all', sum(id) FILTER (WHERE amount > 8) FROM orders",
+)
+
+
+def grouped() -> Any:
+    return [rows(name) for name in ("busy", "earliest", "counted_all")]
+
+
 @step
 def first_join() -> Any:
     sql("CREATE VIEW expensive AS SELECT * FROM orders WHERE amount > 100")
-    as_stream(JOIN, "INSERT INTO big SELECT id, product_id, amount FROM expensive")
+    sql("CREATE TABLE busy (product_id BIGINT, n STRING, PRIMARY KEY (product_id) NOT ENFORCED)")
+    sql("CREATE TABLE earliest (p BIGINT, id BIGINT, more BIGINT, PRIMARY KEY (p) NOT ENFORCED)")
+    sql("CREATE TABLE counted_all (k STRING, ids BIGINT, PRIMARY KEY (k) NOT ENFORCED)")
+    as_stream(JOIN, "INSERT INTO big SELECT id, product_id, amount FROM expensive", *GROUPED)
+    results["first_groups"] = grouped()
     return rows("sales"), rows("big")
 
 
@@ -173,13 +190,25 @@ def explained() -> Any:
                    JOIN products USING (product_id) GROUP BY u""",
                 """INSERT INTO kinds SELECT o.id, s.name FROM orders o
                    LEFT JOIN sales s ON o.amount = s.amount""",
-                "INSERT INTO kinds SELECT id, max(amount) FROM orders GROUP BY id",
+                "INSERT INTO kinds SELECT id, first(amount) FROM orders GROUP BY id",
                 f"INSERT INTO kinds SELECT {by_chance()}(id), 'x' FROM orders",
                 JOIN,
+                GROUPED[1],
             )
         ]
     finally:
         catalog.options["execution.runtime-mode"] = "batch"
+
+
+@step
+def explained_frames() -> Any:
+    """What `planner.explain` says of DataFrames: one that is written as it is, a join, and a refused one."""
+    changes = catalog.read_changes(spark, "orders")
+    spec = DeltaJoinSpec.of("left", ORDERS, PRODUCTS)
+    joined = deltajoin.read_join(spark, spec).selectExpr("t0_id AS id", "_row_kind")
+    refused = changes.groupBy("product_id").count()
+    frames = (changes.where("amount > 1"), joined, refused)
+    return [str(planner.explain(df, sink_key=["id"])) for df in frames]
 
 
 @step
@@ -275,7 +304,8 @@ def next_join() -> Any:
     sql("INSERT INTO products VALUES (7, 'milk')")
     sql("DELETE FROM orders WHERE id = 1")
     sql("INSERT INTO orders VALUES (2, 2, 700.0)")
-    as_stream(JOIN)
+    as_stream(JOIN, *GROUPED)
+    results["next_groups"] = grouped()
     return rows("sales")
 
 
@@ -616,7 +646,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "chance": lambda: catalog.write_changes(
         changes_of("orders").selectExpr("id", "rand() AS x", "_row_kind"), "copy"
     ),
-    "explain": lambda: planner.explain(changes_of("orders")),
     "a view of the clock": lambda: sql("CREATE MATERIALIZED VIEW v AS SELECT id, now() AS t FROM orders"),
     "a view by changes": lambda: sql(
         "CREATE MATERIALIZED VIEW v WITH ('refresh' = 'incremental') AS SELECT id FROM orders"
@@ -656,8 +685,22 @@ REFUSED: dict[str, Callable[[], Any]] = {
         "INSERT INTO kinds SELECT id, 'x' FROM orders WHERE product_id IN (SELECT product_id FROM products)"
     ),
     "an aggregate": lambda: as_stream(
-        "INSERT INTO by_product SELECT product_id, max(id) FROM orders GROUP BY product_id"
+        "INSERT INTO by_product SELECT product_id, first(id) FROM orders GROUP BY product_id"
     ),
+    **{
+        name: lambda query=query: as_stream(f"INSERT INTO by_product SELECT {query}")
+        for name, query in {
+            "groups without an index": "amount, max(id) FROM orders GROUP BY amount",
+            "the greatest computed value": "product_id, max(id + 1) FROM orders GROUP BY product_id",
+            "groups by a computed value": "product_id + 1, max(id) FROM orders GROUP BY product_id + 1",
+            "the greatest of a function": "id, max(id) FROM orders WHERE sqrt(amount) > 1 GROUP BY id",
+            "the greatest of a join": """o.id, max(name) FROM orders o
+                                         JOIN products p ON o.product_id = p.product_id GROUP BY o.id""",
+            "the greatest of all": "1, max(id) FROM orders",
+            "groups of later rows": """id, count(*) FROM orders /*+ OPTIONS('scan.mode' = 'latest') */
+                                       GROUP BY id""",
+        }.items()
+    },
     "no checkpoint": lambda: catalog.write_changes(
         changes_of("copy"), "copy", sink_materialize="force"
     ).start(),

@@ -108,8 +108,28 @@ def test_a_join_in_sql_continues_with_the_changes_of_both_tables(found: dict[str
     assert found["next_join"] == [{"id": 3, "name": "MILK", "amount": 18.0}]
 
 
+def test_groups_are_kept_whose_having_holds(found: dict[str, Any]) -> None:
+    """By sums, by lookups of min and DISTINCT, and of all rows; one that fails it later is removed."""
+    busy, earliest, of_all = found["first_groups"]
+    assert busy == [{"product_id": 1, "n": "2 of 5"}]
+    assert earliest == [{"p": 1, "id": 1, "more": 1}, {"p": 7, "id": 3, "more": 0}]
+    assert of_all == [{"k": "all", "ids": 7}]
+    busy, earliest, of_all = found["next_groups"]
+    assert busy == []
+    assert earliest == [{"p": p, "id": id, "more": 0} for p, id in ((1, 4), (2, 2), (7, 3))]
+    assert of_all == [{"k": "all", "ids": 9}]
+
+
+def test_explain_of_a_dataframe_says_how_it_joins_or_why_it_is_refused(found: dict[str, Any]) -> None:
+    rows, joined, refused = (text.splitlines() for text in found["explained_frames"])
+    assert rows[:3] == ["the query has no join", "sink with PRIMARY KEY (id)", "  form: as it is"]
+    assert joined[:2] == ["join of orders and products", "  form: delta join (fused)"]
+    assert "    look up t1 products by (product_id) with PRIMARY KEY, ~1 rows a key" in joined
+    assert "refused: over Spark Connect changes are taken row by row only, found 'aggregate'" in refused
+
+
 def test_explain_says_of_a_stream_what_a_classic_session_says(found: dict[str, Any]) -> None:
-    joined, lacking, maximum, chance, kept = (text.splitlines() for text in found["explained"])
+    joined, lacking, first, chance, kept, least = (text.splitlines() for text in found["explained"])
     assert joined[:4] == [
         "inner join of orders with products on (orders.product_id = products.product_id)",
         "  form: delta join (fused)",
@@ -140,7 +160,16 @@ def test_explain_says_of_a_stream_what_a_classic_session_says(found: dict[str, A
         "  remedy: ALTER TABLE orders ADD INDEX (amount)",
         "the plan is left as it is",
     ]
-    assert maximum[1] == "refused: INSERT INTO kinds: over Spark Connect 'MAX(amount)' cannot be planned"
+    assert first[1] == "refused: INSERT INTO kinds: over Spark Connect 'FIRST(amount)' cannot be planned"
+    at = least.index(
+        "aggregate Min(`orders`.id), Count(DISTINCT `orders`.amount), Max(`orders`.amount) by "
+        "(`orders`.product_id) over the changes of 'orders'"
+    )
+    assert least[at + 1] == "  form: lookups"
+    assert least[at + 2] == (
+        "  of each group that changes all rows are looked up in orders, by INDEX_product_id for "
+        "(product_id), before and after"
+    )
     assert (
         "refused: chosen(`orders`.id) may give another value for the deletion of a row than for" in chance[-3]
     )
@@ -332,7 +361,6 @@ def test_times_of_day_are_computed_with(found: dict[str, Any]) -> None:
         ("a day of the clock", A_DAY),
         ("a day of the clock by itself", A_DAY),
         ("chance", "PlanError: rand() may give another value for the deletion"),
-        ("explain", "ConfigurationError: to read the plan of a query: needs a classic Spark session"),
         ("a view of the clock", "its query depends on now() (at line 1, column 42)"),
         ("a view by changes", "'refresh' = 'incremental': needs a classic Spark session"),
         ("a view of two rows", "ChangelogError: view 'v': PRIMARY KEY (one) must tell the rows"),
@@ -347,7 +375,17 @@ def test_times_of_day_are_computed_with(found: dict[str, Any]) -> None:
         ("a union with rows that stay", "a UNION ALL of changes and of rows that are only added"),
         ("a subquery", "'(SELECT product_id FROM products)' cannot be planned"),
         ("no checkpoint", "needs a checkpoint, which says of which query they are, got none"),
-        ("an aggregate", "'MAX(id)' cannot be planned; keep it as a materialized view"),
+        ("an aggregate", "'FIRST(id)' cannot be planned; keep it as a materialized view"),
+        (
+            "groups without an index",
+            "no PRIMARY KEY prefix or INDEX of 'orders' lies within (amount), cannot",
+        ),
+        ("the greatest computed value", "id + 1 is computed, and only stored columns are looked up"),
+        ("groups by a computed value", "`orders`.product_id + 1 is computed, and only stored columns"),
+        ("the greatest of a function", "in an aggregate by lookups: rows are counted without Spark"),
+        ("the greatest of a join", "but 'o' is not the only table, managed and read as it is, cannot be"),
+        ("the greatest of all", "but all rows would be one group, cannot be planned; group by a column"),
+        ("groups of later rows", "read with scan.mode = 'latest', would delete rows that it never counted"),
         ("groups of a condition", "over Spark Connect changes are taken row by row only, found 'aggregate'"),
         ("groups by chance", "PlanError: chosen("),
         ("a condition of a function", "rows are joined without Spark, so not by 'UPPER(p.name)'; use compar"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
@@ -18,6 +18,20 @@ _OF_JOINS: Final = frozenset(
     {"JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "CROSS", "SEMI", "ANTI", "NATURAL"}
 )
 """Words before the table of a join."""
+
+
+class Call(NamedTuple):
+    """Where a call of a function stands.
+
+    Attributes:
+        whole: all of it.
+        given: what it is given, without DISTINCT.
+        where: the condition of its FILTER.
+    """
+
+    whole: Span
+    given: Span
+    where: Span | None = None
 
 
 class Clauses:
@@ -34,13 +48,18 @@ class Clauses:
     >>> spans = [*found.items, found.value(1), found.on(1), found.on(2), found.where, *found.groups]
     >>> [text[start:end].strip() for start, end in spans]
     ['a', 'b + 1 AS c', 'b + 1', 'x = y', 'x = z', 'a > 1', 'a', '2']
+    >>> text = "SELECT 1 + sum(DISTINCT f(a)) FILTER (WHERE (b)) FROM t HAVING c"
+    >>> found = Clauses(text, query_tree(text, "query"), "query")
+    >>> [text[start:end].strip() for start, end in (*found.call(text.index("sum")), found.having)]
+    ['sum(DISTINCT f(a)) FILTER (WHERE (b))', 'f(a)', '(b)', 'c']
     """
 
     def __init__(self, text: str, select: exp.Select, subject: str) -> None:
         self._select, self._end = select, len(text)
         tables = [select.args["from_"].this, *(join.this for join in select.args.get("joins") or ())]
         self._tables = [int(table.parts[0].meta[START]) for table in tables]
-        self._words = list(outside_of_brackets(tokens_of(text, subject)))
+        self._tokens = list(tokens_of(text, subject))
+        self._words = list(outside_of_brackets(self._tokens))
 
     @cached_property
     def items(self) -> list[Span]:
@@ -77,7 +96,8 @@ class Clauses:
     def where(self) -> Span:
         """The condition of WHERE, which there must be."""
         assert self._behind is not None
-        return self._behind.end + 1, self._end if self._group_by is None else self._group_by[0].start
+        ends = (one.start for one in (self._group_by and self._group_by[0], self._having) if one is not None)
+        return self._behind.end + 1, next(ends, self._end)
 
     @property
     def groups(self) -> list[Span]:
@@ -87,13 +107,50 @@ class Clauses:
         _, by = self._group_by
         commas = _commas(self._from(by.end + 1))
         starts = [by.end + 1, *(one.end + 1 for one in commas)]
-        return list(zip(starts, [*(one.start for one in commas), self._end], strict=True))
+        end = self._end if self._having is None else self._having.start
+        return list(zip(starts, [*(one.start for one in commas), end], strict=True))
+
+    @property
+    def having(self) -> Span:
+        """The condition of HAVING, which there must be."""
+        assert self._having is not None
+        return self._having.end + 1, self._end
+
+    def call(self, start: int) -> Call:
+        """A call of a function whose name begins at a place."""
+        at = next(number for number, token in enumerate(self._tokens) if token.start == start)
+        opens, closes = self._brackets(at + 1)
+        has_distinct = self._tokens[at + 2].token_type is TokenType.DISTINCT
+        given = (self._tokens[at + 2].end if has_distinct else opens.end) + 1, closes.start
+        at = self._tokens.index(closes)
+        behind = self._tokens[at + 1 : at + 3]
+        if len(behind) < 2 or behind[0].text.upper() != "FILTER" or not _opens(behind[1]):
+            return Call((start, closes.end + 1), given)
+        opens, closes = self._brackets(at + 2)
+        return Call((start, closes.end + 1), given, (self._tokens[at + 3].end + 1, closes.start))
+
+    def _brackets(self, at: int) -> tuple[Token, Token]:
+        """The bracket that opens at a place among the words, and the one that closes it."""
+        depth = 0
+        for token in self._tokens[at:]:
+            depth += _opens(token) - (token.token_type is TokenType.R_PAREN)
+            if depth == 0:
+                return self._tokens[at], token
+        raise AssertionError(f"the bracket at {self._tokens[at].start} is open")
 
     @cached_property
     def _behind(self) -> Token | None:
-        """The word WHERE, or GROUP, behind the last table; None for the end of the text."""
-        words = pairwise(self._from(self._tables[-1]))
-        return next((token for before, token in words if _is_word(before, token, "WHERE", "GROUP")), None)
+        """The word WHERE, GROUP or HAVING behind the last table; None for the end of the text."""
+        return self._word("WHERE", "GROUP", "HAVING")
+
+    @cached_property
+    def _having(self) -> Token | None:
+        return None if self._select.args.get("having") is None else self._word("HAVING")
+
+    def _word(self, *words: str) -> Token | None:
+        """The first of some words behind the last table."""
+        pairs = pairwise(self._from(self._tables[-1]))
+        return next((token for before, token in pairs if _is_word(before, token, *words)), None)
 
     @cached_property
     def _group_by(self) -> tuple[Token, Token] | None:
@@ -102,6 +159,10 @@ class Clauses:
 
     def _from(self, start: int) -> list[Token]:
         return [token for token in self._words if token.start >= start]
+
+
+def _opens(token: Token) -> bool:
+    return token.token_type is TokenType.L_PAREN
 
 
 def _commas(words: list[Token]) -> list[Token]:

@@ -9,10 +9,17 @@ from itertools import count
 from pyspark.sql import DataFrame
 
 from deltajoin.spec import DeltaJoinSpec, present_name
-from planner.connect.relations import carried
+from planner.connect.calls import Groups
+from planner.connect.relations import carried, joins_in
 from planner.connect.select import Select, Source
-from planner.connect.sums import Item
-from planner.explanation import AggregateReport, Explanation, aggregate_name, key_notes, report_of_sink
+from planner.explanation import (
+    AggregateReport,
+    Explanation,
+    aggregate_name,
+    key_notes,
+    lookup_notes,
+    report_of_sink,
+)
 from planner.join_reports import JoinReport, found_by_rows, of_delta_join
 from planner.join_spec import lacking_indexes
 from planner.managed_tables import managed_table
@@ -76,16 +83,18 @@ class Told:
         is_of_times = source.as_of is not None and source.as_of.kind is AsOfKind.ROW
         self.joins.append(found_by_rows(name, table, is_of_times=is_of_times))
 
-    def aggregate(self, select: Select, items: list[Item]) -> None:
-        """An aggregate."""
-        functions = [
-            f"{one.function}({'1' if one.value is None else one.value})" for one in items if one.function
-        ]
-        groups = [one for one in items if one.function is None]
+    def aggregate(self, select: Select, groups: Groups, index: str | None = None) -> None:
+        """An aggregate, by sums; by lookups through an index of its table if it is given."""
         tables = ", ".join(dict.fromkeys(repr(one.alias) for one in select.sources))
-        name = aggregate_name(functions, [str(one.value) for one in groups], tables)
-        notes = tuple(key_notes([one.name for one in groups]))
-        self.aggregates.append(AggregateReport(name, "signed sums", notes=notes))
+        name = aggregate_name([*map(str, groups.calls)], groups.by, tables)
+        if index is None:
+            keys = [(*groups.held(place), text)[0] for place, text in enumerate(groups.by)]
+            report = AggregateReport(name, "signed sums", notes=tuple(key_notes(keys)))
+        else:
+            keys = [ref.column for ref in groups.columns if ref is not None]
+            table = Table.open(select.sources[0].path or "").name
+            report = AggregateReport(name, "lookups", notes=lookup_notes(table, index, keys))
+        self.aggregates.append(report)
 
     def explanation(self, refusals: tuple[Refused, ...] = ()) -> Explanation:
         """All of it."""
@@ -109,6 +118,18 @@ def _name_of(select: Select) -> str:
     *others, last = select.sources
     before = " and ".join(one.alias for one in others)
     return f"{_word(last)} join of {before} with {last.alias} on {_on(last, others)}"
+
+
+def explained_frame(df: DataFrame, settings: Settings, mode: str) -> Explanation:
+    """What is decided of a DataFrame: of the joins that it reads, and whether it may be written."""
+    told = Told()
+    for spec in joins_in(df) if df.isStreaming else ():
+        join = planned_join(spec)
+        names = " and ".join(one.table.name for one in join.tables)
+        own = replace(settings, shards=spec.shards)
+        told.joins.append(of_delta_join(f"join of {names}", join, join, own, _ONE_FORM))
+        told.plans.append(join)
+    return explained_over_connect(df, [told.explanation()], settings.sink_key, mode)
 
 
 def explained_over_connect(

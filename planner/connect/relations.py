@@ -10,6 +10,8 @@ from typing import Any, Final, NoReturn
 
 from pyspark.sql import DataFrame
 
+from deltajoin.spark.source import FORMAT as JOIN
+from deltajoin.spec import DeltaJoinSpec
 from deltajoin.temporal import STATE
 from planner.connect.values import (
     fault_of,
@@ -22,7 +24,9 @@ from planner.connect.values import (
     volatile_in,
 )
 from planner.refusals import PlanError, Refused
+from upsert.managed.options import PATH, ReadOptions
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.table import Table
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
 
 
@@ -44,10 +48,12 @@ _OF_COLUMNS: Final = frozenset(
 )
 """Relations that give every row of their input."""
 
-_CHANGELOGS: Final = frozenset({"upsert-table", "upsert-kafka", "kafka-changelog", "delta-join"})
+_CHANGELOGS: Final = frozenset(
+    {"upsert-table", "upsert-kafka", "kafka-changelog", "delta-join", "delta-aggregate"}
+)
 """Formats that give changes."""
 
-_WHOLE: Final = frozenset({"upsert-table", "delta-join"})
+_WHOLE: Final = frozenset({"upsert-table", "delta-join", "delta-aggregate"})
 """Formats that give every kind of change, without the option `changelog`."""
 
 _INSTEAD: Final = (
@@ -93,6 +99,31 @@ def carried(df: DataFrame) -> DataFrame:
             if not is_grouped:  # the sums are computed by it
                 _check_kind(df, message)
     return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: UniqueKeys().to_text()}) if unions else df
+
+
+def joins_in(df: DataFrame) -> Iterator[DeltaJoinSpec]:
+    """The delta joins that a stream reads."""
+    reads = (message.read.data_source for message in _messages(relation(df)) if _is_relation(message, "read"))
+    for read in reads:
+        if read.format == JOIN:
+            yield DeltaJoinSpec.from_json(read.options["spec"])
+
+
+def starts_late(df: DataFrame) -> str | None:
+    """The option by which changes of a stream are not read from the beginning; None where they are."""
+    for message in _messages(relation(df)):
+        if not _is_relation(message, "read") or not message.read.is_streaming:
+            continue
+        read = message.read.data_source
+        given = {key.lower(): value for key, value in read.options.items()}
+        if read.format == "upsert-table":
+            options = ReadOptions.parse({**given, PATH.key: str(read.paths[0])} if read.paths else given)
+            mode = options.beginning_as(Table.open(options.path)).scan_mode
+            if mode != "full":
+                return f"scan.mode = {mode!r}"
+        elif (mode := given.get("scan.startup.mode", "earliest-offset")) != "earliest-offset":
+            return f"scan.startup.mode = {mode!r}"
+    return None
 
 
 def _check_names(df: DataFrame, found: Sequence[Any]) -> None:

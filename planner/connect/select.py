@@ -21,11 +21,11 @@ from sqlglot import exp
 from deltajoin.expressions import Condition, Ref, conjunction
 from deltajoin.spec import KINDS
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, null_supplied, visible
+from planner.connect.calls import function_of
 from planner.connect.clauses import Clauses, Span
 from planner.connect.nested import Piece
 from planner.connect.relations import relation
 from planner.connect.scope import Listed, Named, Scope, listed
-from planner.connect.sums import FUNCTIONS, Item, is_summed
 from planner.refusals import PlanError, Refused
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -49,6 +49,8 @@ _OF_SELECT: Final = ("expressions", "from_", "joins", "where", "hint")
 
 _GENERATORS: Final = frozenset({"inline_outer", "json_tuple"})
 """Functions that make rows of a row, and that sqlglot knows by name alone."""
+
+_BELOW: Final = "below an outer join"
 
 COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
 """What to do instead of an aggregate over changes."""
@@ -173,7 +175,7 @@ class Select:
     ) -> None:
         self.query, self._piece, self._inputs = piece.query, piece, inputs
         self._is_inner, self._comes_out = is_joined, comes_out
-        self._select = select = self._checked()
+        self.node = select = self._checked()
         self.sources: tuple[Source, ...] = ()
         self._pending: list[tuple[int, exp.Join, frozenset[int]]] = []
         self._known: dict[int, Source] = {}
@@ -182,8 +184,8 @@ class Select:
         nodes = [select.args["from_"].this, *(join.this for join in joins)]
         for node in nodes:
             self._check_table(node)
-        self._text = without_comments(self.query.worded.text, self.query.subject)
-        self._clauses = Clauses(self._text, select, self.query.subject)
+        self.text = without_comments(self.query.worded.text, self.query.subject)
+        self.clauses = Clauses(self.text, select, self.query.subject)
         self._kinds = ["", *map(self._kind, joins)]
         given = inputs.tables  # with the times that rows have
         references = [given.get(one.position, (one, None))[0] for one in self.query.references]
@@ -202,18 +204,17 @@ class Select:
         for place, join, padded in self._pending:
             self._equate(place, join, padded)
         if select.args.get("where") is not None and comes_out:
-            self.filters.append(self._edited(self._clauses.where))
+            self.filters.append(self.edited(self.clauses.where))
 
     def _checked(self) -> exp.Select:
         """The tree of the query, which has only parts that are planned, each made of the row alone."""
         select = self.query.tree
         if not isinstance(select, exp.Select):
             self.refuse(f"a query that is {type(select).__name__.upper()}")
-        is_plain, distinct = _is_plain(select.args.get("group")), select.args.get("distinct")
-        known = [*_OF_SELECT, *(["group"] if is_plain else [])]
-        known += (
-            ["distinct"] if distinct is not None and not any(distinct.args.values()) and not is_plain else []
-        )
+        distinct = select.args.get("distinct")
+        known = [*_OF_SELECT, "having", *(["group"] if _is_plain(select.args.get("group")) else [])]
+        if distinct is not None and not any(distinct.args.values()):
+            known += [] if any(select.args.get(word) for word in ("group", "having")) else ["distinct"]
         if others := sorted(key.strip("_") for key, part in select.args.items() if part and key not in known):
             word = others[0].upper()
             self.refuse(
@@ -226,8 +227,7 @@ class Select:
         for node in select.find_all(exp.AggFunc, exp.Window, exp.Query, exp.UDTF, exp.Anonymous):
             if isinstance(node, exp.Anonymous) and node.name.lower() not in _GENERATORS:
                 continue
-            is_item = is_plain and any(node is item.unalias() for item in select.expressions)
-            if node is not select and not (is_item and is_summed(node)):
+            if node is not select and not (function_of(node) and _is_of_groups(node, select)):
                 is_counted = isinstance(node, exp.AggFunc)
                 self.refuse(repr(node.sql("spark")), *([COUNTED] if is_counted else []))
         for star in select.find_all(exp.Star):
@@ -346,9 +346,9 @@ class Select:
         elif not pairs or (others and source.as_of is not None and kind != "inner"):
             self._refuse_on(join)
         elif others and kind == "inner" and self._comes_out and not self._pads_later(place):
-            self.filters.append(self._edited(self._clauses.on(place), both))
+            self.filters.append(self.edited(self.clauses.on(place), both))
         elif others:
-            where = conjunction(*(self._translated(part, both) for part in others))
+            where = conjunction(*(self.translated(part, scope=both) for part in others))
         self.sources += (replace(source, kind=kind, on=tuple(pairs), where=where),)
         if names:
             self.scope = self.scope.joined_using(columns, names, kind)
@@ -360,7 +360,7 @@ class Select:
 
     def _equate(self, place: int, join: exp.Join, padded: frozenset[int]) -> None:
         """Take from WHERE what a join without ON compares."""
-        source, where = self.sources[place], self._select.args.get("where")
+        source, where = self.sources[place], self.node.args.get("where")
         found = []
         for part in _conjuncts(None if where is None else where.this):
             pair = self._pair(part, self.scope, source.alias, padded)
@@ -412,15 +412,19 @@ class Select:
         path = self._known[ref.table].path
         return None if path is None else Table.open(path).schema
 
-    def _translated(self, part: exp.Expr, scope: Scope) -> Condition:
-        """A condition on which rows are joined.
+    def translated(
+        self, part: exp.Expr, where: str = _BELOW, done: str = "joined", *, scope: Scope | None = None
+    ) -> Condition:
+        """A condition that is evaluated without Spark, on columns of all tables or of those of a scope.
+
+        ``where`` and ``done`` say in errors where it stands, and what rows are by it.
 
         Raises:
-            PlanError: the join cannot evaluate it.
+            PlanError: it is more than can be evaluated so.
         """
 
         def column(node: exp.Column) -> Ref:
-            found, length = scope.named(node)
+            found, length = (scope or self.scope).named(node)
             if found.ref is None or len(node.parts) > length:
                 raise SchemaError(f"{subject} compares {node.sql('spark')!r}, which is computed")
             return found.ref
@@ -430,9 +434,9 @@ class Select:
                 raise SchemaError(f"{subject} compares a column of no managed table")
             return schema.type_of(ref.column)
 
-        subject = f"{self.query.subject}: over Spark Connect {part.sql('spark')!r} below an outer join"
+        subject = f"{self.query.subject}: over Spark Connect {part.sql('spark')!r} {where}"
         try:
-            return condition_of(part, column, type_of, subject, "joined")
+            return condition_of(part, column, type_of, subject, done)
         except SchemaError as cause:
             remedy = "store what it compares as columns, or use a classic session"
             raise PlanError([Refused(str(cause), remedy)]) from None
@@ -452,10 +456,10 @@ class Select:
     @cached_property
     def tree(self) -> Node:
         """How the tables are joined."""
-        tree, where = _tree_of(self.sources), self._select.args.get("where")
+        tree, where = _tree_of(self.sources), self.node.args.get("where")
         if where is None or self._comes_out:
             return tree
-        parts = (self._translated(part, self.scope) for part in _conjuncts(where.this))
+        parts = (self.translated(part) for part in _conjuncts(where.this))
         return reduce(Where, parts, tree)
 
     @cached_property
@@ -496,25 +500,25 @@ class Select:
     def outputs(self) -> tuple[Output, ...]:
         """What SELECT gives, all columns for a star."""
         found = list[Output]()
-        for place, item in enumerate(self._select.expressions):
+        for place, item in enumerate(self.node.expressions):
             column = item.unalias()
             if isinstance(column, exp.Star):
                 found += map(_output, self.scope.star(None))
             elif (table_name := self._all_of(column)) is not None:
                 found += map(_output, self.scope.star(table_name))
             else:
-                value, text = self._value(place), self._edited(self._clauses.items[place])
+                value, text = self._value(place), self.edited(self.clauses.items[place])
                 named = self._named(item) if isinstance(item, exp.Column) and len(item.parts) == 1 else None
                 if named is not None and named.column.table is None:  # USING makes it of two
                     text = f"{text} AS {quoted(item.name)}"
-                found.append(Output(_name_of(item), value, text, self._ref_of(column)))
+                found.append(Output(name_of(item), value, text, self.ref_of(column)))
         return tuple(found)
 
     def _value(self, place: int) -> str:
         """An item of SELECT without the name that it gets."""
-        return self._edited(self._clauses.value(place))
+        return self.edited(self.clauses.value(place))
 
-    def _ref_of(self, value: exp.Expr) -> Ref | None:
+    def ref_of(self, value: exp.Expr) -> Ref | None:
         """The column of a table that a value is; None for others."""
         if not isinstance(value, exp.Column) or (named := self._named(value)) is None:
             return None
@@ -537,8 +541,8 @@ class Select:
         try:
             return self.scope.named(column)
         except SchemaError:
-            name, place = column.parts[0].name.lower(), _place_of(column, self._select)
-            aliases = [_alias_of(one) for one in self._select.expressions]
+            name, place = column.parts[0].name.lower(), _place_of(column, self.node)
+            aliases = [alias_of(one) for one in self.node.expressions]
             if self.scope.has(name) or name not in aliases:
                 raise
             is_before = place is not None and name in aliases[:place]
@@ -550,21 +554,21 @@ class Select:
                 ) from None
             return None
 
-    def _edited(self, span: Span, scope: Scope | None = None, *, in_full: bool = False) -> str:
+    def edited(self, span: Span, scope: Scope | None = None, *, in_full: bool = False) -> str:
         """A part of the text, in which each column says its table, of all tables or of those of a scope.
 
         With ``in_full`` a column has one text, however it is written.
         """
         (start, end), edits = span, []
-        for column in self._select.find_all(exp.Column):
+        for column in self.node.find_all(exp.Column):
             first = column.parts[0]
             at = first.meta[START]
             if not start <= at < end or isinstance(first, exp.Star) or self._all_of(column) is not None:
                 continue
-            if _is_parameter(column):
+            if is_parameter(column):
                 continue
             named = self._named(column) if scope is None else scope.named(column)
-            is_field = _names_a_field(column)
+            is_field = names_a_field(column)
             if named is None or (named.parts > 1 and (is_field or not in_full)):
                 continue
             if named.column.table is not None and (is_field or not in_full):
@@ -572,67 +576,18 @@ class Select:
                 continue
             value = f"{named.column.value} AS {quoted(first.name)}" if is_field else named.column.value
             edits.append(Edit(at - start, column.parts[named.parts - 1].meta[END] + 1 - start, value))
-        return Revision(self._text[start:end]).edited(edits).text.strip()
+        return Revision(self.text[start:end]).edited(edits).text.strip()
 
     @property
     def is_counted(self) -> bool:
-        """Whether the query has a GROUP BY, or DISTINCT, which groups by all that it gives."""
-        return any(self._select.args.get(word) is not None for word in ("group", "distinct"))
+        """Whether the query has functions of groups, a GROUP BY, or DISTINCT, by all that it gives."""
+        has_words = any(self.node.args.get(word) is not None for word in ("group", "distinct", "having"))
+        return has_words or self.node.find(exp.AggFunc) is not None
 
-    def grouped(self) -> tuple[list[str], list[Item]]:
-        """The values of its GROUP BY, and what it gives of each group."""
-        groups, items = self._grouped()
-        names = [one.name for one in items]
-        keys = (one.name for one in items if one.function is None)
-        if (twice := next((name for name in keys if names.count(name) > 1), None)) is not None:
-            self.refuse(f"a query of groups with several columns {twice!r}", "name them by AS")
-        return groups, items
-
-    def _grouped(self) -> tuple[list[str], list[Item]]:
-        if self._select.args.get("distinct") is not None:
-            found = [Item(one.name or one.value, one.value) for one in self.outputs]
-            return [str(one.value) for one in found], found
-        values = [self._clauses.value(place) for place in range(len(self._select.expressions))]
-        nodes = self._select.args["group"].expressions
-        groups = [
-            self._group(node, span, values) for node, span in zip(nodes, self._clauses.groups, strict=True)
-        ]
-        items = []
-        for item, span in zip(self._select.expressions, values, strict=True):
-            value, name = item.unalias(), _name_of(item) or _name_of_value(item)
-            if is_summed(value):
-                text = self._edited(span)
-                given = text[text.index("(") + 1 : text.rindex(")")].strip()
-                items.append(Item(name, None if given == "*" else given, FUNCTIONS[type(value)]))
-                continue
-            words = self._words_of(span)
-            same = next((group for group in groups if self._words_of(group) == words), None)
-            if same is None:
-                self.refuse(f"{value.sql('spark')!r}, which is not in GROUP BY,", "name it there")
-            items.append(Item(name, self._edited(same)))
-        texts = [*map(self._edited, groups)]
-        if lost := [text for text in texts if text not in {one.value for one in items if not one.function}]:
-            self.refuse(f"a query that leaves out {lost[0]}, by which it groups,", "select it")
-        return texts, items
-
-    def _words_of(self, span: Span) -> list[str]:
+    def words(self, span: Span) -> tuple[str, ...]:
         """The words of a value, whatever stands between them, and whatever its columns are called by."""
-        return [
-            f"{one.token_type} {one.text}" for one in tokens_of(self._edited(span, in_full=True), "a value")
-        ]
-
-    def _group(self, node: exp.Expr, span: Span, values: Sequence[Span]) -> Span:
-        """A value of GROUP BY: by itself, by the number of an item, or by its alias."""
-        if isinstance(node, exp.Literal) and not node.is_string:
-            place = int(node.name) - 1 if node.is_int else -1
-            if not 0 <= place < len(values):
-                self.refuse(f"GROUP BY {node.name}, of {len(values)} items,", "name what the query groups by")
-            return values[place]
-        aliases = [_alias_of(one) for one in self._select.expressions]
-        name = node.name.lower() if isinstance(node, exp.Column) and len(node.parts) == 1 else None
-        if name is None or self.scope.has(name) or aliases.count(name) != 1:
-            return span
-        return values[aliases.index(name)]
+        read = tokens_of(self.edited(span, in_full=True), "a value")
+        return tuple(f"{one.token_type} {one.text}" for one in read)
 
 
 def _conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
@@ -645,6 +600,16 @@ def _conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
         yield from _conjuncts(inner.expression)
     else:
         yield inner
+
+
+def _is_of_groups(node: exp.Expr, select: exp.Select) -> bool:
+    """Whether a function may be one of a group: in an item or HAVING, and in no condition within."""
+    above = node
+    while above.parent is not None and above.parent is not select:
+        above = above.parent
+        if isinstance(above, exp.Where):
+            return False
+    return above.arg_key in ("expressions", "having") and select.args.get("distinct") is None
 
 
 def _is_plain(group: exp.Group | None) -> bool:
@@ -672,7 +637,7 @@ def _tree_of(sources: Sequence[Source]) -> Node:
     return tree
 
 
-def _names_a_field(column: exp.Column) -> bool:
+def names_a_field(column: exp.Column) -> bool:
     """Whether a struct calls its field as the column is written."""
     above = column.parent
     if isinstance(above, exp.PropertyEQ):  # without AS its name is a copy
@@ -680,7 +645,7 @@ def _names_a_field(column: exp.Column) -> bool:
     return isinstance(above, exp.Struct | exp.Tuple)
 
 
-def _is_parameter(column: exp.Column) -> bool:
+def is_parameter(column: exp.Column) -> bool:
     """Whether a function in the text, as ``x -> x + 1``, has a parameter of the name, in whatever case."""
     name, node = column.parts[0].name.lower(), column.parent
     while node is not None:
@@ -696,26 +661,14 @@ def _output(column: Listed) -> Output:
     return Output(column.name, column.value, f"{column.value}{name}", column.ref)
 
 
-def _alias_of(item: exp.Expr) -> str | None:
+def alias_of(item: exp.Expr) -> str | None:
+    """The name that AS gives an item, in lower case."""
     return item.alias.lower() if isinstance(item, exp.Alias) else None
 
 
-def _name_of(item: exp.Expr) -> str | None:
+def name_of(item: exp.Expr) -> str | None:
     """The name of a column of the result; None where only Spark gives it one."""
     return str(item.alias_or_name) if isinstance(item, exp.Alias | exp.Column) else None
-
-
-def _name_of_value(item: exp.Expr) -> str:
-    """About what Spark calls a value without a name; an aggregate just so.
-
-    >>> import sqlglot
-    >>> select = sqlglot.parse_one("SELECT count(*), SUM(/* of all */ n) FROM t", dialect="spark")
-    >>> [_name_of_value(item) for item in select.expressions]
-    ['count(1)', 'sum(n)']
-    """
-    if isinstance(item, exp.Count) and isinstance(item.this, exp.Star):
-        return "count(1)"
-    return item.sql("spark", comments=False, normalize_functions="lower")
 
 
 def _place_of(node: exp.Expr, select: exp.Select) -> int | None:

@@ -1,102 +1,90 @@
 """Aggregates over changes over Spark Connect: counts, sums and the like in groups, as sums of signs.
 
 What a classic session makes of an aggregate (`planner.signed_sums`) is Spark SQL over rows with their kinds.
-A text is enough for it where each item is a value of the GROUP BY, or a function of one value of each row.
+A text is enough for it where each function is given one value of each row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from sqlglot import exp
 
-from planner.plan.expressions import Aggregation, Column
+from planner.connect.calls import Call, Groups, Item, group_name, result_name
+from planner.plan import expressions as plan
 from planner.plan.nodes import Measure
-from planner.signed_sums import Result, Sums, is_summable, kind_of, result_of
-from upsert.rowkind import ROW_KIND_COLUMN
+from planner.refusals import Refused
+from planner.rules.aggregates import instead_of_sum
+from planner.signed_sums import SIGNED, Result, Sums, is_summable, kind_of, result_of
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 
-FUNCTIONS: Final[Mapping[type[exp.Expression], str]] = {
-    exp.Count: "Count",
-    exp.Sum: "Sum",
-    exp.Avg: "Average",
-    exp.CountIf: "CountIf",
-    exp.LogicalAnd: "BoolAnd",
-    exp.LogicalOr: "BoolOr",
-}
-"""What is computed, by its class in the text."""
+_GONE: Final = f"{ROW_KIND_COLUMN} = '{RowKind.DELETE}'"
 
 
-@dataclass(frozen=True)
-class Item:
-    """A column of the result.
-
-    Attributes:
-        name: of the column.
-        value: what it is, or what its function is given, in Spark SQL; None for the rows.
-        function: one of `FUNCTIONS`; None for a value of the GROUP BY.
-    """
-
-    name: str
-    value: str | None
-    function: str | None = None
+def is_signed(call: Call) -> bool:
+    """Whether a function is a sum of signs, whatever its type."""
+    return call.function in SIGNED and not call.is_distinct
 
 
-def is_summed(value: exp.Expr) -> bool:
-    """Whether a value of a SELECT is a sum of signs, of rows or of one value of each."""
-    if type(value) not in FUNCTIONS or any(
-        part for name, part in value.args.items() if name not in ("this", "big_int")
-    ):
-        return False
-    given = value.this
-    if isinstance(given, exp.Star):
-        return isinstance(value, exp.Count)
-    has_star = isinstance(given, exp.Column) and isinstance(given.this, exp.Star)
-    return not has_star and not isinstance(given, exp.Distinct) and given.find(exp.AggFunc) is None
-
-
-def summed(rows: DataFrame, groups: Sequence[str], items: Sequence[Item]) -> DataFrame | str:
+def summed(rows: DataFrame, groups: Groups, instead: str) -> DataFrame | Refused:
     """Upserts of the groups of some changes, in output mode update; or which function has no type for it.
 
     Args:
         rows: changes, with their kind.
-        groups: the values of the GROUP BY, in Spark SQL.
-        items: the columns of the result.
+        groups: what is computed of them, all of it `is_signed`.
+        instead: what to do about a function that is refused.
     """
-    names = {text: f"group_{number}" for number, text in enumerate(dict.fromkeys(groups))}
-    values = {
-        text: f"value_{number}"
-        for number, text in enumerate(dict.fromkeys(i.value for i in items if i.function and i.value))
-    }
-    given = [f"{text} AS {name}" for text, name in (*names.items(), *values.items())]
+    texts = (text for call in groups.calls for text in (call.given, call.where) if text is not None)
+    values = {text: f"value_{number}" for number, text in enumerate(dict.fromkeys(texts))}
+    names = [group_name(place) for place in range(len(groups.by))]
+    given = [f"{text} AS {name}" for text, name in (*zip(groups.by, names, strict=True), *values.items())]
     base = rows.selectExpr(*given, ROW_KIND_COLUMN)
     # a watermark would let Spark forget groups that may yet change
     base = base.select(*(F.col(name).alias(name, metadata={}) for name in base.columns))
     types = {field.name: field.dataType.simpleString() for field in base.schema}
-    sums, made = Sums(), []
-    for item in items:
-        if item.function is None:
-            made.append(F.col(names[str(item.value)]).alias(item.name))
-            continue
-        columns = tuple(
-            Column(-1, values[text], types[values[text]]) for text in (item.value,) if text is not None
-        )
-        if not all(_takes(item.function, column.type) for column in columns):
-            return f"{item.function} of {columns[0].type.upper()}"
-        function = Aggregation(item.function, columns, tuple(column.type for column in columns))
-        made.append(F.expr(_in_sql(result_of(Measure(function, columns), sums))).alias(item.name))
-    kind = F.expr(kind_of(sums, has_groups=True))
+    is_loud = rows.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
+    sums, results = Sums(), list[Column]()
+    for place, call in enumerate(groups.calls):
+        measure = _measure(call, values, types)
+        for type_ in measure.function.types:
+            if not _takes(call.function, type_):
+                return Refused(f"{call} of {type_.upper()}", instead)
+            if call.function == "Sum" and not is_loud and (remedy := instead_of_sum(type_)) is not None:
+                return Refused(f"{call} of {type_.upper()}, which stays NULL when it has overflown,", remedy)
+        results.append(F.expr(_in_sql(result_of(measure, sums))).alias(result_name(place)))
+    kind = F.expr(kind_of(sums, has_groups=bool(groups.by)))
     parts = base.select("*", *(F.expr(sql).alias(name) for sql, name in sums.parts.items()))
-    found = parts.groupBy(*names.values()).agg(*(F.expr(sql).alias(name) for sql, name in sums.names.items()))
+    found = parts.groupBy(*names).agg(*(F.expr(sql).alias(name) for sql, name in sums.names.items()))
     for sql, name in sums.derived.items():  # one may use those before it
         found = found.select("*", F.expr(sql).alias(name))
-    held = (tuple(i.name for i in items if i.function is None and i.value == text) for text in names)
-    mark = UpsertKey(tuple(held)).to_text()
-    return found.select(*made, kind.alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: mark}))
+    found = found.select(*names, *results, kind.alias(ROW_KIND_COLUMN))
+    if groups.having is not None:  # a group that fails it leaves the sink, where an earlier batch has put it
+        stays = f"CASE WHEN {_GONE} THEN false ELSE {groups.having} END"
+        kind = F.expr(f"CASE WHEN {stays} THEN {ROW_KIND_COLUMN} ELSE '{RowKind.DELETE}' END")
+        found = found.select(*found.columns[:-1], kind.alias(ROW_KIND_COLUMN))
+    held = tuple(map(groups.held, range(len(groups.by))))
+    mark = UpsertKey(held, tuple(one.name for one in groups.items if one.is_constant)).to_text()
+    made = (F.expr(_unless_gone(item)).alias(item.name) for item in groups.items)
+    return found.select(*made, F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: mark}))
+
+
+def _measure(call: Call, values: Mapping[str, str], types: Mapping[str, str]) -> Measure:
+    """A call as the planner knows it, over the columns that have what it is given."""
+
+    def column(text: str) -> plan.Column:
+        return plan.Column(-1, values[text], types[values[text]])
+
+    columns = () if call.given is None else (column(call.given),)
+    function = plan.Aggregation(call.function, columns, tuple(one.type for one in columns))
+    return Measure(function, columns, None if call.where is None else column(call.where))
+
+
+def _unless_gone(item: Item) -> str:
+    """An item, which is not computed for a group that is gone: of no rows it may fail."""
+    return f"CASE WHEN NOT {_GONE} THEN {item.value} END" if item.is_computed else item.value
 
 
 def _takes(function: str, type_: str) -> bool:

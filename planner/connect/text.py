@@ -13,14 +13,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 import deltajoin
+from deltajoin.aggregate.source import read_aggregate
 from deltajoin.expressions import Ref
 from deltajoin.spec import DeltaJoinSpec, JoinedTable, output_name, present_name
 from deltajoin.tree import visible
 from planner.connect.explained import Told, planned_join
+from planner.connect.groups import groups_of
 from planner.connect.lookups import FoundJoin, looked_up_in
 from planner.connect.nested import Piece, pieces
+from planner.connect.relations import starts_late
 from planner.connect.select import COUNTED, Inputs, Select, Source
-from planner.connect.sums import summed
+from planner.connect.sums import is_signed, summed
+from planner.connect.touched import Touched
 from planner.refusals import PlanError, Refused
 from planner.settings import Settings
 from upsert.errors import SchemaError
@@ -146,7 +150,7 @@ class _Rows:
             for condition in select.filters:
                 source = source.where(condition)
             if select.is_counted:
-                return self._summed(source)
+                return self._grouped(source)
             rows = source.selectExpr(*(one.text for one in select.outputs), *kinds)
             names = rows.columns[: len(rows.columns) - len(kinds)]
             if kinds and ROW_KIND_COLUMN in map(str.lower, names):
@@ -233,15 +237,27 @@ class _Rows:
             self.select.refuse(f"FOR SYSTEM_TIME AS OF {name!r}, which is no column of {first.alias!r},")
         return output_name(0, own)
 
-    def _summed(self, source: DataFrame) -> DataFrame:
-        """The upserts of the groups of some changes."""
+    def _grouped(self, source: DataFrame) -> DataFrame:
+        """What is computed of the groups of some changes: upserts, or every change where it is no sum."""
         if ROW_KIND_COLUMN not in source.columns or self._gives_upserts:
-            self.select.refuse("a query with GROUP over what is no stream of whole changes", COUNTED)
-        groups, items = self.select.grouped()
-        self.told.aggregate(self.select, items)
-        found = summed(source, groups, items)
-        if isinstance(found, str):
-            self.select.refuse(found, COUNTED)
+            self.select.refuse("a query with groups of what is no stream of whole changes", COUNTED)
+        groups = groups_of(self.select)
+        if (mode := starts_late(source)) is not None:
+            self.select.refuse(
+                f"a query with groups, read with {mode}, would delete rows that it never counted, so that it",
+                "leave the option out",
+            )
+        if not all(map(is_signed, groups.calls)):
+            session = self.like.sparkSession
+            touched = Touched(self.select, groups)
+            index, shards = touched.index, self.settings.shards or parallelism(session)
+            spec = touched.spec(shards, is_loud=session.conf.get("spark.sql.ansi.enabled") == "true")
+            self.told.aggregate(self.select, groups, index)
+            return touched.rows(read_aggregate(session, spec))
+        found = summed(source, groups, COUNTED)
+        if isinstance(found, Refused):
+            self.select.refuse(found.reason, found.remedy)
+        self.told.aggregate(self.select, groups)
         return found
 
     @property

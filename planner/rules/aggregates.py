@@ -261,14 +261,28 @@ def sums_can_be_undone(node: Aggregate) -> Refused | None:
                 "sum a number, such as the microseconds of an interval",
             )
         is_loud = any("ANSI" in value for _, value in function.detail)
-        if not is_loud and (found := _DECIMAL.fullmatch(type_)) and int(found[1]) > _EXACT_DIGITS:
+        if not is_loud and (remedy := instead_of_sum(type_)) is not None:
             return Refused(
                 f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}: a sum that "
                 "overflows becomes NULL, and would stay NULL when rows are deleted",
-                f"write CAST(… AS DECIMAL({_EXACT_DIGITS}, {min(int(found[2]), _EXACT_DIGITS)})), or set "
-                "spark.sql.ansi.enabled, which makes an overflow an error",
+                remedy,
             )
     return None
+
+
+def instead_of_sum(type_: str) -> str | None:
+    """What to write where sums of a type may overflow without ANSI mode; None where they do not.
+
+    >>> instead_of_sum("decimal(28,2)"), instead_of_sum("bigint")
+    (None, None)
+    """
+    found = _DECIMAL.fullmatch(type_)
+    if found is None or int(found[1]) <= _EXACT_DIGITS:
+        return None
+    return (
+        f"write CAST(… AS DECIMAL({_EXACT_DIGITS}, {min(int(found[2]), _EXACT_DIGITS)})), or set "
+        "spark.sql.ansi.enabled, which makes an overflow an error"
+    )
 
 
 def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:

@@ -14,6 +14,7 @@ from deltajoin.spec import MAX_TABLES, output_name, present_name
 from deltajoin.tree import null_supplied, visible
 from planner import PlanError
 from planner.connect.explained import Told
+from planner.connect.groups import groups_of
 from planner.connect.nested import Piece, pieces
 from planner.connect.select import Inputs, Select
 from planner.connect.sums import summed
@@ -246,6 +247,13 @@ SUMMED = (
     "SELECT DISTINCT k, a.m, b.f FROM a FULL JOIN b USING (k)",
     "SELECT a.k, K + 1 AS n, -- the (\n count(*) -- and (\n, sum(m) -- )\n FROM a GROUP BY k, k + 1 -- by",
     "SELECT /*+ BROADCAST(a) */ DISTINCT a.k + 1 AS x, b.m FROM a, b WHERE a.k = b.k",
+    # what is made of sums
+    """SELECT a.k, K + 1 AS l, concat('n', count(*) /* ( */ * -- count(
+       2), sum( m ) + SUM(m) AS s, round(avg(m), 1), count(*) FILTER (WHERE m > 0) AS n, 'w' AS w,
+       size(filter(array(count(*), 1), k -> k > 1)) AS z FROM a GROUP BY k""",
+    "SELECT k IS NULL AS x, 6 DIV sum(m) AS q, count(*) AS n FROM a GROUP BY 1, k IS NULL HAVING sum(m) > 0",
+    "SELECT nvl(a.m, b.m) AS c, count(*) n FROM a FULL JOIN b USING (k) GROUP BY 1 HAVING n > 1 AND C > 0",
+    "SELECT 'all' AS w, count(*) AS n, sum(m) FILTER (WHERE (m < 2)) + 1 AS s FROM a HAVING n > 1",
 )
 
 
@@ -260,7 +268,7 @@ def test_sums_of_changes_are_those_of_the_rows_that_stay(
     for condition in select.filters:
         rows = rows.where(condition)
     kinds = spark.sql("SELECT explode(array('+I', '+I', '-D')) AS _row_kind")
-    found = summed(rows.crossJoin(kinds), *select.grouped())
+    found = summed(rows.crossJoin(kinds), groups_of(select), "")
     assert isinstance(found, DataFrame)
     names, got = content(found.where("_row_kind = '+U'").drop("_row_kind"))
     wanted = content(spark.sql(query))[1]

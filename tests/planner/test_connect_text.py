@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from planner import PlanError
+from planner.connect.calls import group_name, result_name
+from planner.connect.groups import groups_of
 from planner.connect.nested import Piece, pieces
 from planner.connect.select import Inputs, Select
 from upsert.errors import SchemaError
@@ -100,7 +102,7 @@ def test_a_name_of_a_value_that_cannot_be_used_is_said_to_be_one(query: str) -> 
             [("x", "`a`.id"), ("n", "`a`.both")],
         ),
         ("SELECT id AS k, count(*) AS n FROM a GROUP BY k", None, "'id', which is not in GROUP BY,"),
-        ("SELECT id + 1, count(*) AS n FROM a GROUP BY id + 1L", None, "'id + 1', which is not in GROUP BY,"),
+        ("SELECT id + 1, count(*) AS n FROM a GROUP BY id + 1L", None, "'id', which is not in GROUP BY,"),
         ("SELECT id, count(*) AS n FROM a GROUP BY id, k", None, "leaves out `a`.k, by which it groups"),
         ("SELECT id, count(*) AS n FROM a GROUP BY 3", None, "GROUP BY 3, of 2 items,"),
         ("SELECT id, count(*) AS n FROM a GROUP BY 1.0", None, "GROUP BY 1.0, of 2 items,"),
@@ -111,8 +113,38 @@ def test_a_name_of_a_value_that_cannot_be_used_is_said_to_be_one(query: str) -> 
             "a query of groups with several columns 'k' cannot be planned; name them by AS",
         ),
         ("SELECT DISTINCT a.k, b.k FROM a JOIN b ON a.id = b.n", None, "several columns 'k'"),
-        ("SELECT k, count(*) + 1 AS n FROM a GROUP BY k", None, "'COUNT(*)' cannot be planned"),
-        ("SELECT k, sum(DISTINCT id) AS n FROM a GROUP BY k", None, "'SUM(DISTINCT id)' cannot be planned"),
+        (
+            "SELECT k, count(*) AS n FROM a GROUP BY k HAVING k > both",
+            None,
+            "'both', which is not in GROUP BY,",
+        ),
+        (
+            "SELECT k, count(*) AS id FROM a GROUP BY k HAVING id > 1",
+            None,
+            "a HAVING by 'id', which is an alias and",
+        ),
+        ("SELECT *, count(*) AS n FROM a GROUP BY k", None, "'*' in a query of groups"),
+        ("SELECT a.*, count(*) AS n FROM a GROUP BY k", None, "'a.*', which is not in GROUP BY,"),
+        (
+            "SELECT k, struct(count(*)) AS n FROM a GROUP BY k",
+            None,
+            "'STRUCT(COUNT(*) AS col1)' of groups",
+        ),
+        (
+            "SELECT k, first(id) AS n FROM a GROUP BY k",
+            None,
+            "'FIRST(id)' cannot be planned; keep it as a mat",
+        ),
+        ("SELECT k, max(DISTINCT id) AS n FROM a GROUP BY k", None, "'MAX(DISTINCT id)' cannot be planned"),
+        (
+            "SELECT k, count(*) FILTER (WHERE max(id) > 1) FROM a GROUP BY k",
+            None,
+            "'MAX(id)' cannot be planned",
+        ),
+        ("SELECT k, to_json(struct(K)) AS n FROM a GROUP BY k", None, "'STRUCT(K AS K)' of groups"),
+        ("SELECT DISTINCT count(*) FROM a", None, "'COUNT(*)' cannot be planned"),
+        ("SELECT id FROM a WHERE count(*) > 1", None, "'COUNT(*)' cannot be planned"),
+        ("SELECT id, count(*) AS n FROM a", None, "'id', which is not in GROUP BY,"),
         ("SELECT k, sum(max(id)) AS n FROM a GROUP BY k", None, "'SUM(MAX(id))' cannot be planned"),
         ("SELECT k, count(id, both) AS n FROM a GROUP BY k", None, "'COUNT(id, both)' cannot be planned"),
         ("SELECT k, count(*) AS n FROM a GROUP BY ROLLUP (k)", None, "a query with GROUP"),
@@ -121,12 +153,14 @@ def test_a_name_of_a_value_that_cannot_be_used_is_said_to_be_one(query: str) -> 
 def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: Any) -> None:
     if groups is None:
         with pytest.raises(PlanError) as refused:
-            text_of(query).grouped()
+            groups_of(text_of(query))
         assert items in str(refused.value)
     else:
-        by, given = text_of(query).grouped()
-        assert by == groups
-        assert items is None or [(one.name, one.value) for one in given] == items
+        found = groups_of(text_of(query))
+        assert list(found.by) == groups
+        named = {group_name(place): text for place, text in enumerate(found.by)}
+        named |= {result_name(place): call.given for place, call in enumerate(found.calls)}
+        assert items is None or [(one.name, named.get(one.value)) for one in found.items] == items
 
 
 @pytest.mark.parametrize(

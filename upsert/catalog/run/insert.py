@@ -483,7 +483,8 @@ def _marks_of_keys(schema: dict[str, Any], new_names: Mapping[str, str]) -> dict
         marks[KEYS_MARK] = keys.renamed(new_names).to_text()
     if (key := UpsertKey.of_schema(schema)) is not None:
         parts = UniqueKeys((key.keys,)).renamed(new_names).keys[0]
-        marks[UPSERTS_MARK] = replace(key, keys=parts).to_text()
+        constants = tuple(new_names[name] for name in key.constants)
+        marks[UPSERTS_MARK] = replace(key, keys=parts, constants=constants).to_text()
     return marks
 
 
