@@ -53,7 +53,24 @@ _GENERATORS: Final = frozenset({"inline_outer", "json_tuple"})
 _BELOW: Final = "below an outer join"
 
 COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
-"""What to do instead of an aggregate over changes."""
+"""What to do instead of what a stream of changes cannot have here."""
+
+_BY_JOIN: Final = f"write IN and EXISTS as LEFT SEMI JOIN … ON, NOT EXISTS as LEFT ANTI JOIN; else {COUNTED}"
+"""What to do instead of a query in an expression."""
+
+_IN_WORDS: Final = {"laterals": "LATERAL VIEW", "order": "ORDER BY", "sort": "SORT BY"}
+"""Parts of a SELECT that have other names in its text."""
+
+_WITHOUT: Final = "leave it out, rows of a stream have no order"
+
+_INSTEAD: Final = {
+    "CLUSTER": _WITHOUT,
+    "DISTRIBUTE": _WITHOUT,
+    "ORDER BY": _WITHOUT,
+    "SORT BY": _WITHOUT,
+    "WITH": "name its columns by AS within it, and leave RECURSIVE out",
+}
+"""What to do instead of a part, if not a materialized view."""
 
 
 @dataclass(frozen=True)
@@ -210,16 +227,14 @@ class Select:
         """The tree of the query, which has only parts that are planned, each made of the row alone."""
         select = self.query.tree
         if not isinstance(select, exp.Select):
-            self.refuse(f"a query that is {type(select).__name__.upper()}")
+            self.refuse(f"a query that is {type(select).__name__.upper()}", COUNTED)
         distinct = select.args.get("distinct")
         known = [*_OF_SELECT, "having", *(["group"] if _is_plain(select.args.get("group")) else [])]
         if distinct is not None and not any(distinct.args.values()):
             known += [] if any(select.args.get(word) for word in ("group", "having")) else ["distinct"]
         if others := sorted(key.strip("_") for key, part in select.args.items() if part and key not in known):
-            word = others[0].upper()
-            self.refuse(
-                f"a query with {word}", *([COUNTED] if word in ("GROUP", "DISTINCT", "HAVING") else [])
-            )
+            word = _IN_WORDS.get(others[0], others[0].upper())
+            self.refuse(f"a query with {word}", _INSTEAD.get(word, COUNTED))
         if (word := tokens_of(self.query.worded.text, self.query.subject)[0].text.upper()) != "SELECT":
             self.refuse(f"a query that begins with {word}")
         if select.args.get("from_") is None:
@@ -228,8 +243,8 @@ class Select:
             if isinstance(node, exp.Anonymous) and node.name.lower() not in _GENERATORS:
                 continue
             if node is not select and not (function_of(node) and _is_of_groups(node, select)):
-                is_counted = isinstance(node, exp.AggFunc)
-                self.refuse(repr(node.sql("spark")), *([COUNTED] if is_counted else []))
+                remedy = _BY_JOIN if isinstance(node, exp.Query) else COUNTED
+                self.refuse(repr(node.sql("spark")), remedy)
         for star in select.find_all(exp.Star):
             if any(star.args.values()):
                 self.refuse(repr(star.sql("spark")))
@@ -238,9 +253,10 @@ class Select:
                 # it would be the columns that stand for the tables, not theirs
                 self.refuse(f"{within.sql('spark')!r}, a star within an expression,", "name the columns")
         if self.query.parameters:
-            self.refuse("a query with parameters")
+            self.refuse("a query with parameters", "write their values into the text")
         if (found := of_the_moment(self.query.text)) is not None:
-            self.refuse(f"{found.what}, which is not of the row alone,")
+            remedy = "write the value into the table whose changes are read"
+            self.refuse(f"{found.what}, which is not of the row alone,", remedy)
         return select
 
     def refuse(
@@ -356,7 +372,10 @@ class Select:
             self.scope = both
 
     def _refuse_on(self, join: exp.Join) -> NoReturn:
-        self.refuse(f"{join.sql('spark')!r}, whose ON must compare columns of both sides by =,")
+        self.refuse(
+            f"{join.sql('spark')!r}, whose ON must compare columns of both sides by =,",
+            "write ON a.x = b.y, and store what is computed there as a column with an INDEX",
+        )
 
     def _equate(self, place: int, join: exp.Join, padded: frozenset[int]) -> None:
         """Take from WHERE what a join without ON compares."""
