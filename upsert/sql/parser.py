@@ -398,24 +398,50 @@ def _describe(cursor: Cursor) -> s.DescribeTable | s.DescribeJob | s.DescribeFun
 
 
 def _insert(cursor: Cursor) -> s.Insert:
+    begins = cursor.first
     overwrite = cursor.skip("OVERWRITE")
     if not overwrite:
         cursor.expect("INTO")
     hints = cursor.hint()
     if cursor.is_name(1):
         cursor.skip("TABLE")
+    head, start = Edit(begins, cursor.reached, "SELECT * FROM"), cursor.offset
     name = table_name(cursor)
+    written = cursor.text[start : cursor.reached]
     cursor.subject = f"INSERT {'OVERWRITE' if overwrite else 'INTO'} {name}"
     hints |= cursor.hint()
+    named, by_name = cursor.reached, cursor.ahead("BY", "NAME", "REPLACE") and cursor.skip("BY", "NAME")
     if cursor.ahead("REPLACE"):
-        raise cursor.refusal(
-            "REPLACE is not supported: use INSERT OVERWRITE with PARTITION (…), or MERGE INTO"
-        )
+        replaced = _replaced(cursor, head, written, named, overwrite=overwrite)
+        return s.Insert(name, query_at(cursor), None, {}, hints, by_name=by_name, replaced=replaced)
     values, dynamic = written_partition(cursor) if cursor.skip("PARTITION") else ({}, ())
     by_name = cursor.skip("BY", "NAME")
     columns = names(cursor) if not by_name and _columns_ahead(cursor) else None
     hints |= cursor.hint()
     return s.Insert(name, query_at(cursor), columns, values, hints, overwrite, dynamic, by_name)
+
+
+def _replaced(cursor: Cursor, head: Edit, table: str, named: int, *, overwrite: bool) -> s.Replaced:
+    """Read ``REPLACE WHERE condition``, of a statement whose table has been ``named``."""
+    if overwrite or not cursor.ahead("REPLACE", "WHERE"):
+        raise cursor.refusal("REPLACE is supported as INSERT INTO t REPLACE WHERE condition query alone")
+    cursor.expect("REPLACE")
+    begins = cursor.offset
+    cursor.expect("WHERE")
+    condition = cursor.raw("a condition", lambda: _begins_query(cursor))
+    rows = _query_of_rows(cursor, [head, Edit(named, begins, " ")], begins)
+    tested = Edit(head.start, cursor.reached, f"SELECT *, ({condition}) AS `{s.FITS}` FROM {table}")
+    if len(rows.references) > 1 or rows.parameters or rows.is_numbered:
+        raise SchemaError(
+            f"{cursor.subject}: the condition of REPLACE WHERE must be of the row alone, without subqueries "
+            "and parameters; use MERGE INTO"
+        )
+    return s.Replaced(rows, _query_of_rows(cursor, [tested], begins))
+
+
+def _begins_query(cursor: Cursor) -> bool:
+    is_compared = cursor.ahead("FROM") and cursor.word(-1) == "DISTINCT"
+    return not is_compared and any(map(cursor.ahead, ("SELECT", "WITH", "VALUES", "FROM")))
 
 
 def _statement_set(text: str) -> s.StatementSet | s.Explain | None:

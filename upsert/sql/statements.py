@@ -386,6 +386,7 @@ class Insert:
         overwrite: whether the rows replace the existing ones.
         dynamic: columns of PARTITION without a value, which the rows have.
         by_name: whether the query's columns have the names of those that they go into.
+        replaced: the rows of the table that go, of REPLACE WHERE.
     """
 
     name: str
@@ -396,6 +397,24 @@ class Insert:
     overwrite: bool = False
     dynamic: tuple[str, ...] = ()
     by_name: bool = False
+    replaced: Replaced | None = None
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """``REPLACE WHERE condition`` of an INSERT.
+
+    Attributes:
+        rows: the query of the rows of the table that the condition is true of.
+        tested: that of all of its rows, with the condition as the column ``FITS``.
+    """
+
+    rows: QueryText
+    tested: QueryText
+
+
+FITS: Final = ":fits"
+"""Whether a row that REPLACE WHERE inserts is one of those that it replaces."""
 
 
 @dataclass(frozen=True)

@@ -267,10 +267,11 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
     Syntax(
         "INSERT",
         s.Insert,
-        "INSERT { INTO | OVERWRITE } [ TABLE ] table [ hint ] [ PARTITION ( column"
-        " [ = value ] [, …] ) ] [ columns | BY NAME ] query",
+        "INSERT { { INTO | OVERWRITE } [ TABLE ] table [ hint ] [ PARTITION ( column"
+        " [ = value ] [, …] ) ] [ columns | BY NAME ]\n"
+        "| INTO [ TABLE ] table [ hint ] [ BY NAME ] REPLACE WHERE condition } query",
         "Writes the rows of a query, in streaming mode its changes for as long as it runs; OVERWRITE"
-        " replaces rows.",
+        " and REPLACE replace rows.",
         "INSERT INTO orders (id, amount) VALUES (1, 5), (2, DEFAULT)",
         "sql.md",
     ),

@@ -537,10 +537,7 @@ def test_text_that_is_no_statement_is_refused(text: str, message: str) -> None:
         ),
         ("ALTER TABLE t ALTER COLUMN a AFTER", "expected the name of a column"),
         ("ALTER TABLE t DROP PRIMARY KEY", "the primary key cannot change"),
-        (
-            "INSERT INTO t REPLACE WHERE a = 1 SELECT 1",
-            "use INSERT OVERWRITE with PARTITION (…), or",
-        ),
+        ("INSERT INTO t REPLACE USING (a) SELECT 1", "INSERT INTO t REPLACE WHERE condition query alone"),
         ("CREATE MATERIALIZED TABLE t AS SELECT 1", "write CREATE MATERIALIZED VIEW"),
         ("CREATE LIVE TABLE t AS SELECT 1", "write CREATE MATERIALIZED VIEW"),
         ("CREATE OR REPLACE DYNAMIC TABLE t AS SELECT 1", "write CREATE MATERIALIZED VIEW"),

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
+from sqlglot import exp
 
 from upsert.catalog.connectors.definition import definition_in
 from upsert.catalog.results import Done, Result, Rows, Running, RunningSet, done_in_snapshot
@@ -28,18 +31,25 @@ from upsert.catalog.run.assignments import (
 from upsert.catalog.run.definitions import changeable, refuse_view
 from upsert.catalog.run.jobs import active, configured, needed
 from upsert.catalog.run.queries import check_stable, check_tables, frame
-from upsert.catalog.run.row_changes import begins_again
+from upsert.catalog.run.row_changes import begins_again, check_engine, committed, deletions, tracked
+from upsert.catalog.run.rows_found import FoundRows, rows_found
 from upsert.catalog.run.scans import check_read_alike
 from upsert.catalog.run.without_spark.statements import copied, listed
 from upsert.catalog.session import TRIGGER
 from upsert.catalog.system_tables import split
-from upsert.errors import ConfigurationError, PartlyExecutedError, SchemaError, own_errors_first
+from upsert.errors import (
+    CheckViolatedError,
+    ConfigurationError,
+    PartlyExecutedError,
+    SchemaError,
+    own_errors_first,
+)
 from upsert.managed import frames
 from upsert.managed.options import MERGE_SCHEMA
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import Sink, mode_of
 from upsert.options import parse
-from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 from upsert.spark.columns import merge_schema, stored_text
 from upsert.spark.connect import is_connect
@@ -87,12 +97,14 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     if not is_streaming and _merges_schema(statement):
         statement = _with_new_columns(context, statement, spark)
     target = Target.of(context, statement)
-    if is_streaming and statement.overwrite:
+    if is_streaming and (statement.overwrite or statement.replaced):
         raise ConfigurationError(
             f"{what}: a stream cannot overwrite, because it never has all rows; use INSERT INTO, or "
             "SET 'execution.runtime-mode' = 'batch'"
         )
     query, options = target.query(statement), context.options.forwarded()
+    if statement.replaced is not None:
+        return partial(_replace_rows, context, statement, needed(spark, what, options), target, query)
     session = configured(spark, options)
     if not is_streaming and (write := _write_here(context, session, statement, target, query)) is not None:
         return write
@@ -110,6 +122,61 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
         return _done(what, "overwritten" if statement.overwrite else "written", done)
 
     return write_frame
+
+
+def _replace_rows(
+    context: Context, statement: s.Insert, session: SparkSession, target: Target, query: QueryText
+) -> Result:
+    """``REPLACE WHERE``: one commit takes away what the condition is true of, and adds the query's rows.
+
+    Both are of one snapshot. Of a row that stays as it is nothing is written.
+    """
+    from pyspark.sql import functions as F
+
+    replaced, table, what = statement.replaced, target.table, target.what
+    assert replaced is not None
+    assert isinstance(table, Table)
+    check_engine(table, what)
+    _check_condition(replaced, target)
+    is_tracked = tracked(target.options, what)
+    refusal = f"{what}: REPLACE WHERE: the condition must be true of each row of the query, got "
+
+    def changed(base: int) -> FoundRows:
+        pinned = {statement.name: base}
+        rows = target.fitted(frame(context, session, query, is_streaming=False, pinned=pinned))
+        rows = target.last_of_each_key(rows) if statement.query.is_list else rows
+        # the condition is that of the rows as they are stored
+        stored = (F.expr(stored_text(quoted(c.name), c)).alias(c.name) for c in target.schema.columns)
+        tested = frame(context, session, replaced.tested, is_streaming=False, given={0: rows.select(*stored)})
+        names = [quoted(name) for name in rows.columns]
+        odd = F.raise_error(F.concat(F.lit(refusal), F.to_json(F.struct(*names)))).cast("string")
+        kind = F.when(F.col(quoted(s.FITS)), RowKind.INSERT.value).otherwise(odd)
+        new = tested.select(*names, kind.alias(ROW_KIND_COLUMN))
+        gone = rows_found(context, session, statement.name, replaced.rows, table, base)
+        return FoundRows(deletions(table)(gone.rows).unionByName(new), are_few=False)
+
+    try:
+        snapshot, _ = committed(context, statement.name, changed, is_tracked)
+    except PySparkException as cause:
+        # a task has raised it, so it is known by its text alone
+        if (found := str(cause).find(refusal)) < 0:
+            raise
+        _, end = json.JSONDecoder().raw_decode(str(cause), found + len(refusal))
+        raise CheckViolatedError(
+            f"{str(cause)[found:end]}; correct the rows or the condition, nothing was committed"
+        ) from cause
+    return done_in_snapshot(what, "replaced", snapshot, None)
+
+
+def _check_condition(replaced: s.Replaced, target: Target) -> None:
+    """Refuse a condition of computed columns, which the query's rows do not have."""
+    computed = {column.name.lower() for column in target.schema.computed}
+    for column in replaced.rows.tree.args["where"].find_all(exp.Column):
+        if column.name.lower() in computed:
+            raise SchemaError(
+                f"{target.what}: REPLACE WHERE must be of stored columns, got {column.name!r}, which is "
+                "computed when it is read; write what it is computed from"
+            )
 
 
 def _write_here(
@@ -295,8 +362,10 @@ class Target:
         if context.options.is_streaming:
             options = _with_materialize(context, statement.name, options)
         connected = context.connected(statement.name, options)
-        if connected is not None and (statement.overwrite or statement.partition or statement.dynamic):
-            clause = "OVERWRITE" if statement.overwrite else "PARTITION"
+        if connected is not None and (
+            statement.overwrite or statement.partition or statement.dynamic or statement.replaced
+        ):
+            clause = "OVERWRITE" if statement.overwrite else "REPLACE" if statement.replaced else "PARTITION"
             raise ConfigurationError(
                 f"{what}: {clause} needs a managed table, got one with a connector; leave it out"
             )

@@ -136,7 +136,7 @@ def _found(
         return found
     if session is None:
         raise SparkNeededError(f"{why}; or give a Spark session, for any condition") from why
-    return rows_found(context, session, statement.name, query, table, base).made(_deletions(table))
+    return rows_found(context, session, statement.name, query, table, base).made(deletions(table))
 
 
 def _comparisons(
@@ -182,7 +182,7 @@ def update(context: Context, statement: s.Update, spark: SparkSession | None) ->
         new = rows.select(*_new_values(table, rows, statement, subject))
         if schema.primary_key:
             return new
-        return _deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
+        return deletions(table)(rows).unionByName(_of_kind(new, RowKind.INSERT))
 
     def found(base: int) -> FoundRows | pa.Table:
         if (new := updated(context, session, statement, schema, base)) is not None:
@@ -302,7 +302,7 @@ def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str
     return found
 
 
-def _deletions(table: Table) -> Callable[[DataFrame], DataFrame]:
+def deletions(table: Table) -> Callable[[DataFrame], DataFrame]:
     """What makes of rows that are found the changes that take them away."""
     return lambda rows: _of_kind(rows.select(*map(quoted, table.schema.names)), RowKind.DELETE)
 

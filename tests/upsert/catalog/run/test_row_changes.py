@@ -435,3 +435,101 @@ class TestRowsThatSparkFinds:
         )
         with pytest.raises(ConfigurationError, match="the last row of a key replaces the others"):
             catalog.sql("UPDATE sums SET n = 1", spark)
+
+
+class TestReplaceWhere:
+    @pytest.mark.parametrize(
+        ("key", "condition", "query", "replaced"),
+        [
+            ("id", "day = 1", "SELECT 2L, 1, 'b' UNION ALL SELECT 4L, 1, 'd'", lambda row: row[1] == 1),
+            (
+                "id",
+                "t.day IS NOT DISTINCT FROM 1",
+                "VALUES (4L, 1, 'x'), (4L, 1, 'y')",
+                lambda row: row[1] == 1,
+            ),
+            (
+                "id",
+                "code = 'c   ' OR id < 2",
+                "SELECT 1L, 7, 'z'",
+                lambda row: row[2] == "c   " or row[0] < 2,
+            ),
+            # a row of the query replaces the one of its key as any INSERT does
+            ("id", "day > 1", "SELECT id - 1, day, code FROM t WHERE day > 1", lambda row: row[0] > 1),
+            ("id", "day = 9", "SELECT 9L, 9, 'z'", lambda row: row[1] == 9),
+            (
+                "",
+                "day = 1",
+                "SELECT * FROM VALUES (1L, 1, 'a'), (5L, 1, 'e'), (5L, 1, 'e')",
+                lambda row: row[1] == 1,
+            ),
+        ],
+    )
+    def test_rows_that_satisfy_the_condition_are_exchanged(
+        self, spark: SparkSession, tmp_path: Path, key: str, condition: str, query: str, replaced: Any
+    ) -> None:
+        catalog = Catalog(tmp_path / "w")
+        primary = f", PRIMARY KEY ({key}) NOT ENFORCED" if key else ""
+        catalog.sql(f"CREATE TABLE t (id BIGINT, day INT, code CHAR(4){primary})")
+        catalog.sql("INSERT INTO t VALUES (1, 1, 'a'), (2, 1, 'b'), (3, 2, 'c')", spark)
+        before = [(1, 1, "a   "), (2, 1, "b   "), (3, 2, "c   ")]
+        rows = [(one[0], one[1], one[2].ljust(4)) for one in catalog.sql(query, spark).df.collect()]
+        new = {one[0]: one for one in rows}.values() if key else rows  # of a list the last row counts
+        done = catalog.sql(f"INSERT INTO t REPLACE WHERE {condition} {query}", spark)
+        assert str(done) == "<INSERT INTO t: replaced, snapshot 2>"
+        expected = sorted([*(row for row in before if not replaced(row)), *new])
+        table = catalog.table("t")
+        found = [tuple(row.values()) for row in table.snapshot().scan().to_pylist()]
+        assert sorted(found) == expected
+        # a row that stays as it is, is no change
+        changed = {tuple(row.values())[:3] for row in table.changes(1).to_pylist()}
+        assert changed == set(before) ^ set(expected) or not key
+
+    def test_rows_that_do_not_satisfy_the_condition_and_other_forms_are_refused(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        catalog = Catalog(tmp_path / "w")
+        catalog.sql("CREATE TABLE t (id BIGINT, day INT, twice AS day * 2, PRIMARY KEY (id) NOT ENFORCED)")
+        catalog.sql(
+            "CREATE TABLE s (id BIGINT, n INT, PRIMARY KEY (id) NOT ENFORCED) WITH ('sequence.field' = 'n')"
+        )
+        catalog.sql("INSERT INTO t VALUES (1, 1)", spark)
+        of_row = "the condition of REPLACE WHERE must be of the row alone"
+        form = "REPLACE is supported as INSERT INTO t REPLACE WHERE"
+        for text, reason in {
+            "INTO t REPLACE WHERE day = 1 VALUES (2, 1), (3, 2)": r"got \{.id.:3,.day.:2\}; correct the rows",
+            "INTO t REPLACE WHERE day > NULL SELECT 2, 1": "the condition must be true of each row",
+            "INTO t REPLACE WHERE id IN (SELECT id FROM s) SELECT 2, 1": of_row,
+            "INTO t REPLACE WHERE id = :id SELECT 2, 1": of_row,
+            "INTO t REPLACE WHERE twice = 2 SELECT 2, 1": "must be of stored columns, got 'twice'",
+            "INTO t REPLACE WHERE SELECT 2, 1": "expected a condition, found 'SELECT'",
+            "INTO t REPLACE WHERE id = 1": "expected a query",
+            "INTO t REPLACE USING (id) SELECT 2, 1": form,
+            "OVERWRITE t REPLACE WHERE id = 1 SELECT 2, 1": form,
+            "INTO s REPLACE WHERE id = 1 SELECT 1, 1": "'merge-engine' or 'sequence.field'",
+        }.items():
+            with pytest.raises(UpsertError, match=reason):
+                catalog.sql(f"INSERT {text}", spark)
+        catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+        with pytest.raises(ConfigurationError, match="a stream cannot overwrite"):
+            catalog.sql("INSERT INTO t REPLACE WHERE day = 1 SELECT id, 1 FROM t", spark)
+        assert catalog.table("t").snapshot().id == 1
+
+    def test_a_row_that_others_changed_meanwhile_is_replaced_as_it_is_then(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        catalog = Catalog(tmp_path / "w")
+        catalog.sql("CREATE TABLE t (id BIGINT, day BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+        table, tries, own = catalog.table("t"), list[int](), frames.write
+        table.write(pa.table({"id": [1, 2], "day": [1, 1]}))
+
+        def write(df: DataFrame, path: str, options: dict[str, str]) -> Snapshot | None:
+            tries.append(1)
+            if len(tries) == 1:
+                table.write(pa.table({"id": [1], "day": [2]}))
+            return own(df, path, options)
+
+        monkeypatch.setattr(frames, "write", write)
+        catalog.sql("INSERT INTO t REPLACE WHERE day = 1 SELECT id + 10, day FROM t WHERE day = 1", spark)
+        assert len(tries) == 2
+        assert sorted(tuple(row.values()) for row in table.snapshot().scan().to_pylist()) == [(1, 2), (12, 1)]
