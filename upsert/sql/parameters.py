@@ -14,6 +14,8 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final, TypeAlias, cast
 
+import numpy as np
+
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText
@@ -157,7 +159,8 @@ def _valued(query: QueryText, args: Args | None) -> QueryText:
                 f"{subject}: the {len(names)} parameters ? must have a value each, args has "
                 f"{len(args or ())}; give args=[…] in their order"
             )
-        return replace(query, args=dict(zip(QueryText.numbers(len(names)), args or (), strict=True)))
+        values = map(_of_python, args or ())
+        return replace(query, args=dict(zip(QueryText.numbers(len(names)), values, strict=True)))
     if names and args is not None and not isinstance(args, Mapping):
         raise ConfigurationError(
             f"{subject}: parameters are {_listed(names)}, so args must be a dict, got a list"
@@ -175,7 +178,15 @@ def _valued(query: QueryText, args: Args | None) -> QueryText:
             f"{subject}: each value of args must belong to a parameter, got {got}; parameters are "
             f"{_listed(names) or 'none'}"
         )
-    return replace(query, args=dict(given)) if given else query
+    if not given:
+        return query
+    return replace(query, args={name: _of_python(value) for name, value in given.items()})
+
+
+def _of_python(value: Any) -> Any:
+    """A number of numpy, as those of a DataFrame are, as Python has it: Spark takes no others."""
+    is_number = isinstance(value, np.number | np.bool_) and not isinstance(value, np.timedelta64)
+    return value.item() if is_number else value
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -64,6 +65,25 @@ def test_values_are_bound_in_the_order_of_their_marks(
     assert "?" not in sent.replace("'a ? b'", "")
     places = [sent.index(f":{name}") for name in query.args]
     assert places == sorted(places)
+
+
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    """They were refused, with a literal of Spark's as the remedy, or needed a session."""
+    given = [
+        np.int64(7),
+        np.uint8(7),
+        np.float32(0.5),
+        np.float64(0.1),
+        np.bool_(True),
+        np.timedelta64(1, "s"),
+    ]
+    names = [f"v{number}" for number in range(len(given))]
+    for text, args in (("?", given), ("v", dict(zip(names, given, strict=True)))):
+        marks = ", ".join(f":{name}" if text == "v" else "?" for name in names)
+        statement: Any = bound(parse(f"SELECT a FROM t WHERE b IN ({marks})"), args)
+        found = list(statement.query.args.values())
+        assert found == [7, 7, 0.5, 0.1, True, given[-1]]
+        assert [type(value) for value in found] == [int, int, float, float, bool, np.timedelta64]
 
 
 def test_conditions_on_values_are_those_on_literals() -> None:
