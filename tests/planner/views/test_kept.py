@@ -729,12 +729,14 @@ def test_a_partition_is_looked_up_in_the_query_s_table_if_that_has_an_index(
 ) -> None:
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
     monkeypatch.setattr("planner.views.partition_table.MOST_TOLD", told)
-    catalog.sql("CREATE TABLE t (a INT, b INT, v INT, PRIMARY KEY (a, b) NOT ENFORCED)")
-    catalog.sql("INSERT INTO t VALUES (1, 1, 10), (1, 2, 30), (2, 1, 5), (3, 1, 7)", spark)
+    catalog.sql("CREATE TABLE t (a INT, b INT, v INT, unread INT, PRIMARY KEY (a, b) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1, 1, 10, 0), (1, 2, 30, 0), (2, 1, 5, 0), (3, 1, 7, 0)", spark)
     query = "SELECT a, max(v) AS high, min(b) AS low FROM t WHERE v > 6 GROUP BY a"
     view = catalog.create_view("v", query, primary_key=["a"], spark=spark)
     assert "the rows of a group are looked up in t\n" in view.explain()
-    catalog.sql("INSERT INTO t VALUES (1, 2, 1), (2, 2, 8), (3, 1, 0)", spark)
+    catalog.sql("INSERT INTO t VALUES (1, 2, 1, 0), (2, 2, 8, 0), (3, 1, 0, 0)", spark)
+    assert view.refresh()
+    catalog.sql("UPDATE t SET unread = 1")  # touches no partition
     assert view.refresh()
     assert sorted(view.table.snapshot().scan().to_pylist(), key=str) == [
         {"a": 1, "high": 10, "low": 1},
