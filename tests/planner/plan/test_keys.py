@@ -25,6 +25,7 @@ from planner.plan.nodes import (
     Distinct,
     Filter,
     Generate,
+    Group,
     GroupBy,
     Join,
     LookupChanges,
@@ -33,8 +34,10 @@ from planner.plan.nodes import (
     Output,
     Plan,
     Project,
+    SignedAggregate,
     Union,
     Upserts,
+    WindowKind,
     Wrapper,
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode
@@ -446,6 +449,26 @@ def test_an_aggregate_is_told_apart_by_its_groups() -> None:
     assert str(unique_keys(Aggregate(orders("cust", "amt"), groups, outputs))) == "(g0, g1)"
     assert str(unique_keys(Aggregate(orders("cust", "amt"), groups, outputs[:1]))) == "no columns"
     assert unique_keys(Aggregate(orders("cust"), (), ())).within([])
+
+
+def test_the_start_or_the_end_of_a_window_stands_for_it_wherever_it_is_taken_out() -> None:
+    window, kind = Column(3, "window", "struct"), Column(9, "_row_kind", "string")
+    parts = {name: Call("GetStructField", (window,), "timestamp") for name in ("start", "end")}
+    values = {"window": window, "start": parts["start"], "n": Column(4, "n", "bigint"), "cust": _O_CUST}
+    sums = SignedAggregate(
+        orders("cust"),
+        (Group(GroupBy(window, WindowKind.TIME), window), Group(GroupBy(_O_CUST), _O_CUST)),
+        (),
+        tuple(Output(Column(20 + n, name, ""), value) for n, (name, value) in enumerate(values.items())),
+        kind,
+    )
+    assert upsert_key(sums).keys == (("window", "start"), ("cust",))
+    of_sums = Column(20, "window", "struct")
+    renamed = Project(sums, (Output(Column(30, "w", "struct"), of_sums), Output(kind, kind)))
+    assert upsert_key(renamed).keys == (("w",), ())
+    end = Call("GetStructField", (Column(30, "w", "struct"),), "timestamp")
+    taken = Project(renamed, (Output(Column(40, "end", "timestamp"), end),))
+    assert upsert_key(taken).keys == (("end",), ())
 
 
 def test_a_sink_of_upserts_has_their_key_as_the_query_names_it_and_constants() -> None:
