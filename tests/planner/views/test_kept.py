@@ -211,6 +211,21 @@ def test_rows_of_joins_are_changed_alone(
             assert rows_of(catalog, view.name) == expected(catalog, query), (name, seed)
 
 
+def test_tables_of_the_same_columns_are_not_taken_for_each_other(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    for number, name in enumerate("ab"):
+        catalog.sql(f"CREATE TABLE {name} (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+        catalog.sql(f"INSERT INTO {name} VALUES (1, {number})")
+    query = "SELECT 'a' AS t, id, n FROM a UNION ALL SELECT 'b' AS t, id, n FROM b"
+    view = catalog.create_view("v", query, spark=spark)
+    catalog.sql("INSERT INTO a VALUES (2, 3)")
+    catalog.sql("INSERT INTO b VALUES (1, 4)")
+    assert view.refresh()
+    rows = view.table.snapshot().scan().to_pylist()
+    assert sorted(map(tuple, map(dict.values, rows))) == [("a", 1, 0), ("a", 2, 3), ("b", 1, 4)]
+
+
 def test_small_tables_that_a_third_one_links_are_followed(catalog: Catalog, spark: SparkSession) -> None:
     query = """SELECT id, city, since FROM shops a, closed b, sales s
         WHERE a.shop = s.shop AND b.shop = s.shop"""  # shops and closed are joined first, without equality
