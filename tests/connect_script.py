@@ -153,11 +153,14 @@ GROUPED = (
     """INSERT INTO earliest SELECT product_id AS p, min(id), count(DISTINCT amount) - 1 FROM orders
        WHERE id > 0 GROUP BY product_id HAVING max(amount) > 8""",
     "INSERT INTO counted_all SELECT 'all', sum(id) FILTER (WHERE amount > 8) FROM orders",
+    """INSERT INTO of_both SELECT o.id, count(*) FROM orders o
+       JOIN (SELECT product_id AS p FROM products UNION ALL SELECT id FROM orders) u ON o.product_id = u.p
+       GROUP BY o.id""",
 )
 
 
 def grouped() -> Any:
-    return [rows(name) for name in ("busy", "earliest", "counted_all")]
+    return [rows(name) for name in ("busy", "earliest", "counted_all", "of_both")]
 
 
 @step
@@ -165,6 +168,7 @@ def first_join() -> Any:
     sql("CREATE VIEW expensive AS SELECT * FROM orders WHERE amount > 100")
     sql("CREATE TABLE busy (product_id BIGINT, n STRING, PRIMARY KEY (product_id) NOT ENFORCED)")
     sql("CREATE TABLE earliest (p BIGINT, id BIGINT, more BIGINT, PRIMARY KEY (p) NOT ENFORCED)")
+    sql("CREATE TABLE of_both (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
     sql("CREATE TABLE counted_all (k STRING, ids BIGINT, PRIMARY KEY (k) NOT ENFORCED)")
     as_stream(JOIN, "INSERT INTO big SELECT id, product_id, amount FROM expensive", *GROUPED)
     results["first_groups"] = grouped()
@@ -281,6 +285,9 @@ JOINED = {
                              named AS (SELECT product_id AS p, coalesce(name, '?') AS name
                                        FROM products WHERE product_id < 7)
                         SELECT id, name FROM dear LEFT JOIN named ON dear.p = named.p""",
+    "of_a_union": """SELECT o.id, u.name FROM orders o JOIN (SELECT product_id AS p, name FROM products
+                     UNION ALL SELECT product_id, concat(id, '') FROM orders WHERE amount > 4) u
+                     ON o.product_id = u.p WHERE o.amount < 100""",
     "in_brackets": """SELECT id + 1, name FROM (SELECT o.id, p.name FROM orders o LEFT JOIN products p
                       ON o.product_id = p.product_id AND p.product_id <=> 1) WHERE id < 9""",
 }

@@ -109,15 +109,17 @@ def test_a_join_in_sql_continues_with_the_changes_of_both_tables(found: dict[str
 
 
 def test_groups_are_kept_whose_having_holds(found: dict[str, Any]) -> None:
-    """By sums, by lookups of min and DISTINCT, and of all rows; one that fails it later is removed."""
-    busy, earliest, of_all = found["first_groups"]
+    """By sums, by lookups of min and DISTINCT, of all rows, and of a union; one that fails it later goes."""
+    busy, earliest, of_all, of_both = found["first_groups"]
     assert busy == [{"product_id": 1, "n": "2 of 5"}]
     assert earliest == [{"p": 1, "id": 1, "more": 1}, {"p": 7, "id": 3, "more": 0}]
     assert of_all == [{"k": "all", "ids": 7}]
-    busy, earliest, of_all = found["next_groups"]
+    assert of_both == [{"id": 1, "n": 2}, {"id": 2, "n": 2}, {"id": 4, "n": 2}]
+    busy, earliest, of_all, of_both = found["next_groups"]
     assert busy == []
     assert earliest == [{"p": p, "id": id, "more": 0} for p, id in ((1, 4), (2, 2), (7, 3))]
     assert of_all == [{"k": "all", "ids": 9}]
+    assert of_both == [{"id": 2, "n": 2}, {"id": 3, "n": 1}, {"id": 4, "n": 1}]
 
 
 def test_explain_of_a_dataframe_says_how_it_joins_or_why_it_is_refused(found: dict[str, Any]) -> None:
@@ -205,7 +207,7 @@ def test_a_warning_of_a_key_names_what_finds_out_there(found: dict[str, Any]) ->
 def test_each_kind_of_join_in_a_stream_is_its_batch_query(every: dict[str, Any]) -> None:
     streams, batches = every["kinds_of_joins"]
     assert streams == batches
-    assert len(batches) == 7
+    assert len(batches) == 8
     assert all(rows for rows in batches.values())
 
 

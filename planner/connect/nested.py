@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import count, pairwise, product
 from typing import Final
 
 from sqlglot import exp
@@ -30,10 +30,12 @@ class Piece:
     Attributes:
         query: its text.
         seen: the queries that it may name as tables, by their names in lower case, in pieces in their turn.
+        first: the first query of the UNION ALL that it is chosen from, which names the columns; else None.
     """
 
     query: QueryText
     seen: Mapping[str, tuple[Piece, ...]]
+    first: Piece | None = None
 
 
 def pieces(query: QueryText, seen: Mapping[str, tuple[Piece, ...]] | None = None) -> tuple[Piece, ...]:
@@ -56,6 +58,27 @@ def pieces(query: QueryText, seen: Mapping[str, tuple[Piece, ...]] | None = None
             known[name.lower()] = pieces(replace(query, start=start, end=end), known)
         query = replace(query, start=_end_of_with(tokens))
     return tuple(_without_brackets(one, known) for one in query.united)
+
+
+def alternatives(piece: Piece) -> tuple[Piece, ...]:
+    """The query once for each choice among the queries with UNION ALL between them that its tables are.
+
+    It stays as it is where it names such a table twice: the choices of both would have to be the same ones.
+
+    >>> text = "SELECT * FROM t JOIN (SELECT x FROM a UNION ALL SELECT y FROM b) u ON t.x = u.x"
+    >>> found = alternatives(*pieces(QueryText.of(text)))
+    >>> [one.query.text for each in found for one in each.seen["query 1"]]
+    ['SELECT x FROM a', 'SELECT y FROM b']
+    """
+    used = [name for one in piece.query.references if (name := one.name.lower()) in piece.seen]
+    choices = []
+    for name in dict.fromkeys(used):
+        found = tuple(each for part in piece.seen[name] for each in alternatives(part))
+        if len(found) > 1 and used.count(name) > 1:
+            return (piece,)
+        first = found[0] if len(found) > 1 else None
+        choices.append([(name, (replace(each, first=first),)) for each in found])
+    return tuple(replace(piece, seen={**piece.seen, **dict(chosen)}) for chosen in product(*choices))
 
 
 def _has_plain_names(tree: exp.Expr) -> bool:

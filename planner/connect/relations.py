@@ -98,7 +98,9 @@ def carried(df: DataFrame) -> DataFrame:
             _check_values(df, message)
             if not is_grouped:  # the sums are computed by it
                 _check_kind(df, message)
-    return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: UniqueKeys().to_text()}) if unions else df
+    if is_grouped or not unions:
+        return df
+    return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: UniqueKeys().to_text()})
 
 
 def joins_in(df: DataFrame) -> Iterator[DeltaJoinSpec]:

@@ -23,7 +23,7 @@ from deltajoin.spec import KINDS
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, null_supplied, visible
 from planner.connect.calls import function_of
 from planner.connect.clauses import Clauses, Span
-from planner.connect.nested import Piece
+from planner.connect.nested import Piece, alternatives
 from planner.connect.relations import relation
 from planner.connect.scope import Listed, Named, Scope, listed
 from planner.refusals import PlanError, Refused
@@ -89,6 +89,12 @@ class Inputs:
     def is_batch(self) -> bool:
         """Whether none of them is a stream."""
         return not any(stream is not None and stream.isStreaming for _, stream in self.tables.values())
+
+    def branches(self, piece: Piece) -> tuple[Piece, ...]:
+        """The queries that a join is, with one query of each UNION ALL that is a table of it."""
+        found = (self.tables.get(one.position, (one, None))[0] for one in piece.query.references)
+        has_joins = isinstance(piece.query.tree, exp.Select) and piece.query.tree.args.get("joins")
+        return alternatives(piece) if has_joins and not any(one.as_of for one in found) else (piece,)
 
 
 @dataclass(frozen=True)
@@ -314,7 +320,7 @@ class Select:
         """A query as a table of a join."""
         what = f"a join with {alias!r}, which is a query"
         if len(parts) > 1:
-            self.refuse(f"{what} with UNION ALL,", "write each of its queries with the join")
+            self.refuse(f"{what} with UNION ALL, named twice,", "write it twice, in brackets")
         comes_out = (
             self._comes_out and self._kinds[place] in ("", "inner", "right") and not self._pads_later(place)
         )
@@ -323,12 +329,22 @@ class Select:
             self.refuse(f"{what} with GROUP BY,", "write its groups into a table first")
         if inner.has_lookups:
             self.refuse(f"{what} with FOR SYSTEM_TIME AS OF,", "write its rows into a table first")
+        named = inner
+        if (first := parts[0].first) is not None:
+            if not comes_out:
+                self.refuse(
+                    f"{what} with UNION ALL, at the side of an outer, semi or anti join that is looked up,",
+                    "write its rows into a table first",
+                )
+            named = Select(first, self._inputs, number, is_joined=True, comes_out=comes_out)
+        if len(named.outputs) != len(inner.outputs):
+            self.refuse(f"{what} with UNION ALL between queries of more and fewer columns,", "select as many")
         columns: dict[str, Ref | None] = {}
-        for one in inner.outputs:
+        for one, own in zip(named.outputs, inner.outputs, strict=True):
             if one.name is None:
                 self.refuse(f"{what} in which {one.text!r} has no name of its own,", "name it by AS")
-            columns[one.name] = one.ref
-        self._check_names(alias, [str(one.name) for one in inner.outputs])
+            columns[one.name] = own.ref
+        self._check_names(alias, [str(one.name) for one in named.outputs])
         return Source(number, alias, columns, inner=inner)
 
     # joins

@@ -98,8 +98,8 @@ class _Queries:
     def rows(self, parts: Sequence[Piece]) -> DataFrame:
         """Those of some queries with UNION ALL between them."""
         inputs = Inputs(self.tables, self.rows)
-        selects = [Select(part, inputs) for part in parts]
-        found = [_Rows(select, self.like, self.settings, self.told).planned for select in selects]
+        selects = [[Select(one, inputs) for one in inputs.branches(part)] for part in parts]
+        found = [_Rows(one, self.like, self.settings, self.told, others).planned for one, *others in selects]
         return found[0] if len(found) == 1 else _united(found, parts[0].query.subject)
 
 
@@ -132,23 +132,26 @@ def _united(parts: Sequence[DataFrame], subject: str) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of one SELECT."""
+    """The rows of one SELECT.
+
+    Attributes:
+        others: the same with other queries of a UNION ALL in place of its tables; their rows are its, too.
+    """
 
     select: Select
     like: DataFrame
     settings: Settings
     told: Told
+    others: Sequence[Select] = ()
 
     @property
     def planned(self) -> DataFrame:
         """They, with the kind of each change, and marks of what tells them apart."""
         select = self.select
-        source = self._source()
-        kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in source.columns else []
         subject = select.query.subject
         try:
-            for condition in select.filters:
-                source = source.where(condition)
+            source = self._filtered()
+            kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in source.columns else []
             if select.is_counted:
                 return self._grouped(source)
             rows = source.selectExpr(*(one.text for one in select.outputs), *kinds)
@@ -162,6 +165,21 @@ class _Rows:
             reason = str(cause.getMessage() or cause).strip().partition("\n")[0]
             raise SchemaError(f"{subject}: {reason}") from cause
         return rows.withMetadata(ROW_KIND_COLUMN, self._marks(names)) if kinds else rows
+
+    def _filtered(self) -> DataFrame:
+        """The changes of the tables that its conditions leave, of all queries in the place of one."""
+        rows = self._source()
+        for condition in self.select.filters:
+            rows = rows.where(condition)
+        for other in self.others:
+            more = replace(self, select=other, others=())._filtered()
+            if (own := rows.schema.simpleString()) != (theirs := more.schema.simpleString()):
+                self.select.refuse(
+                    f"a join with a query that has UNION ALL of other types, {own} and {theirs},",
+                    "CAST its columns to one type each",
+                )
+            rows = rows.unionByName(more)
+        return rows
 
     def _source(self) -> DataFrame:
         """The changes of the tables, or of their join: for each table a column of its own columns."""
@@ -276,6 +294,8 @@ class _Rows:
             if item.ref is not None and names.count(name) == 1:
                 given.setdefault(item.ref, []).append(name)
         first, *others = self.select.sources
+        if self.others:
+            return {KEYS_MARK: UniqueKeys().to_text()}
         if others or first.path is not None:
             return {KEYS_MARK: self._keys(given).to_text()}
         # a plain view, or a topic
@@ -340,7 +360,8 @@ def _with_values(rows: DataFrame, source: Source, witnesses: Sequence[int]) -> D
     found = _with_tables(rows, source.inner, rows.columns)
     for condition in source.inner.filters:
         found = found.where(condition)
-    value = F.struct(*(F.expr(one.text).alias(str(one.name)) for one in source.inner.outputs))
+    named = zip(source.inner.outputs, source.columns, strict=True)
+    value = F.struct(*(F.expr(one.text).alias(name) for one, name in named))
     if witnesses:
         value = F.when(reduce(or_, (F.col(present_name(number)) for number in witnesses)), value)
     return found.select(*map(quoted, rows.columns), value.alias(_held(source)))

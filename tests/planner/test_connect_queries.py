@@ -1,6 +1,7 @@
 """What a text is planned as over Spark Connect is the same query: Spark is asked both, over the same rows."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -167,6 +168,14 @@ def stream_of(path: str) -> Any:
     )
 
 
+def selects_of(query: str, folders: Mapping[str, str]) -> list[Select]:
+    """The joins that a query is, where a table of it is a UNION ALL."""
+    parsed = QueryText.of(query)
+    tables = {one.position: (one, stream_of(folders[one.name])) for one in parsed.references}
+    inputs = Inputs(tables, lambda parts: pytest.fail(str(parts)))
+    return [Select(one, inputs) for one in inputs.branches(*pieces(parsed))]
+
+
 def select_of(query: str, folders: Mapping[str, str], *, is_joined: bool = False) -> Select:
     parsed = QueryText.of(query)
     tables = {one.position: (one, stream_of(folders[one.name])) for one in parsed.references}
@@ -273,6 +282,64 @@ def test_sums_of_changes_are_those_of_the_rows_that_stay(
     names, got = content(found.where("_row_kind = '+U'").drop("_row_kind"))
     wanted = content(spark.sql(query))[1]
     assert (len(names), got) == (len(select.outputs), wanted)
+
+
+UNITED = (
+    """SELECT id, u.q, u.n FROM a JOIN (SELECT k AS q, m + 1 AS n FROM b WHERE m > 0
+       UNION ALL SELECT k, m FROM c
+       UNION ALL SELECT b.k, c.m FROM b LEFT JOIN c ON b.k = c.k) u ON u.q = a.k""",
+    """WITH u AS (SELECT * FROM a UNION ALL SELECT * FROM b WHERE f > 0),
+            v AS (SELECT id, k FROM u WHERE m < 2)
+       SELECT v.*, w.* FROM v LEFT JOIN c ON v.k = c.k AND c.m > 0
+       JOIN (SELECT k, f FROM b UNION ALL SELECT m, f FROM c) w ON w.k = v.k WHERE w.f > v.id OR w.f < 1""",
+    "SELECT c.id, u.k FROM c RIGHT JOIN (SELECT k FROM a UNION ALL SELECT m FROM b) u USING (k)",
+)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("query", UNITED)
+def test_a_union_in_a_join_is_a_union_of_joins(
+    query: str, spark: SparkSession, folders: Mapping[str, str]
+) -> None:
+    views(spark, Random(query))
+    found = []
+    for select in selects_of(query, folders):
+        rows = _with_tables(joined(spark, select), select, [])
+        for condition in select.filters:
+            rows = rows.where(condition)
+        found.append(rows)
+    planned = reduce(DataFrame.unionByName, found).selectExpr(*(one.text for one in select.outputs))
+    assert len(found) > 1
+    assert content(planned) == content(spark.sql(query))
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        (
+            "SELECT a.id FROM a LEFT JOIN (SELECT k FROM b UNION ALL SELECT k FROM c) u ON a.k = u.k",
+            "a join with 'u', which is a query with UNION ALL, at the side of an outer, semi or anti join",
+        ),
+        (
+            "SELECT a.id FROM a LEFT SEMI JOIN (SELECT k FROM b UNION ALL SELECT k FROM c) u ON a.k = u.k",
+            "a join with 'u', which is a query with UNION ALL, at the side of an outer, semi or anti join",
+        ),
+        (
+            "WITH u AS (SELECT k FROM b UNION ALL SELECT k FROM c) SELECT x.k FROM u x JOIN u y ON x.k = y.k",
+            "a join with 'x', which is a query with UNION ALL, named twice,",
+        ),
+        (
+            "SELECT a.id FROM a JOIN (SELECT k FROM b UNION ALL SELECT k, m FROM c) u ON a.k = u.k",
+            "a join with 'u', which is a query with UNION ALL between queries of more and fewer columns,",
+        ),
+    ],
+)
+def test_a_union_that_is_no_union_of_joins_is_refused(
+    query: str, why: str, folders: Mapping[str, str]
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        selects_of(query, folders)
+    assert why in str(refused.value)
 
 
 FORMS = ("{} > 0", "{} = {}", "{} <> {}", "{} IS NULL", "{} IN (1, 2)", "NOT {} < {}", "{} <=> {}")
