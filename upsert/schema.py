@@ -540,9 +540,13 @@ class TableSchema(Jsonable):
 
     @property
     def has_values_of_older_rows(self) -> bool:
-        """Whether older rows are not as columns and indexes say: a value, NULL or several rows a key."""
-        late = any(index.is_late for index in self.indexes)
-        return late or any(c.initial is not None or c.had_nulls for c in self.columns)
+        """Whether rows that were stored before a column was added have a value in it."""
+        return any(c.initial is not None for c in self.columns)
+
+    @property
+    def has_late_promises(self) -> bool:
+        """Whether rows of older snapshots may have NULL, or several one key, where newer ones may not."""
+        return any(c.had_nulls for c in self.columns) or any(index.is_late for index in self.indexes)
 
     def without_older_rows(self) -> Self:
         """The schema of a new table, in which no row is older than a column or an index."""

@@ -357,11 +357,11 @@ def with_older_rows(old: Definition, new: Definition) -> Definition:
     before = {column.id: column for column in old.schema.columns}
     columns = (
         replace(one, had_nulls=True)
-        if not one.nullable and (before[one.id].nullable if one.id in before else one.initial is None)
+        if not one.nullable and (before[one.id].may_be_null if one.id in before else one.initial is None)
         else one
         for one in new.schema.columns
     )
-    promised = [_ids(index, old) for index in old.schema.indexes if index.unique]
+    promised = [_ids(index, old) for index in old.schema.indexes if index.unique and not index.is_late]
     indexes = (
         replace(one, is_late=True) if one.unique and _ids(one, new) not in promised else one
         for one in new.schema.indexes

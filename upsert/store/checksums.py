@@ -74,7 +74,10 @@ FORMAT_OF_TYPES: Final = 3
 """Version of a definition with types that earlier releases do not know, which refuse it: TIME."""
 
 FORMAT_OF_INITIAL_VALUES: Final = 4
-"""Version of a definition by which older rows have a value or NULL that earlier releases do not expect."""
+"""Version of a definition by which older rows have a value, where earlier releases would read NULL."""
+
+FORMAT_OF_LATE_PROMISES: Final = 5
+"""Version of a definition with a NOT NULL or UNIQUE INDEX that rows of older snapshots need not keep."""
 
 FORMAT_OF_SNAPSHOTS: Final = FORMAT_OF_INITIAL_VALUES
 """Version of a snapshot; releases refuse it that would take small files without a sidecar for damaged.
@@ -82,7 +85,10 @@ FORMAT_OF_SNAPSHOTS: Final = FORMAT_OF_INITIAL_VALUES
 Among them are all that take older states of a table to lie by its present number of buckets.
 """
 
-_FORMATS: Final = (FORMAT_VERSION, FORMAT_OF_RULES, FORMAT_OF_TYPES, FORMAT_OF_INITIAL_VALUES)
+_FORMATS: Final = (
+    *(FORMAT_VERSION, FORMAT_OF_RULES, FORMAT_OF_TYPES, FORMAT_OF_INITIAL_VALUES),
+    FORMAT_OF_LATE_PROMISES,
+)
 _FIELD: Final = "checksum"
 _END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')
 _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')

@@ -20,6 +20,7 @@ from upsert.schema import Check, TableSchema
 from upsert.store import paths
 from upsert.store.checksums import (
     FORMAT_OF_INITIAL_VALUES,
+    FORMAT_OF_LATE_PROMISES,
     FORMAT_OF_RULES,
     FORMAT_OF_TYPES,
     checksum_of_value,
@@ -155,6 +156,8 @@ def new_checks(old: TableSchema, new: TableSchema) -> tuple[Check, ...]:
 
 def format_of(schema: TableSchema) -> dict[str, int]:
     """The format version of a file that says a schema, where it is not the first one."""
+    if schema.has_late_promises:
+        return {"format": FORMAT_OF_LATE_PROMISES}
     if schema.has_values_of_older_rows:
         return {"format": FORMAT_OF_INITIAL_VALUES}
     if schema.has_later_types:

@@ -15,14 +15,16 @@ from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.conditions.expressions import Call, Const, Field, Ref
 from upsert.errors import CheckViolatedError, SchemaError, StaleWriterError
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import Check, Column, Length, TableSchema
+from upsert.schema import Check, Column, Index, Length, TableSchema
 from upsert.store import Table
 from upsert.store.alterations import (
     AddCheck,
     AddColumn,
+    AddIndex,
     Alteration,
     DropCheck,
     DropColumn,
+    DropIndex,
     RenameColumn,
     SetDefault,
     SetNullable,
@@ -148,6 +150,7 @@ def test_existing_rows_are_checked_where_a_check_is_added(tmp_path: Path) -> Non
 
 
 REQUIRED, NULLABLE = SetNullable("n", nullable=False), SetNullable("n", nullable=True)
+UNIQUE = Index.over(["n"], unique=True)
 
 
 @pytest.mark.parametrize("options", [{}, SUMMED])
@@ -197,6 +200,17 @@ def test_a_column_is_not_null_from_a_snapshot_on(tmp_path: Path) -> None:
     table.alter(NULLABLE)
     table.write(rows((4, None)))
     assert in_table(table) == {1: 1, 4: None}
+
+
+def test_a_promise_that_is_made_again_in_one_statement_is_as_late_as_before(tmp_path: Path) -> None:
+    table = table_with(tmp_path)
+    table.write(rows((1, None), (2, 7), (3, 7)))
+    table.delete([])
+    table.alter(REQUIRED, AddIndex(UNIQUE))
+    table.alter(NULLABLE, REQUIRED, DropIndex(UNIQUE.name), AddIndex(UNIQUE))
+    table.alter(AddIndex(Index("same", ("n",), unique=True)))
+    assert table.schema.column("n").may_be_null
+    assert [index.is_late for index in table.schema.indexes] == [True, True]
 
 
 def test_where_rows_are_combined_the_result_is_not_null(tmp_path: Path) -> None:
@@ -352,7 +366,13 @@ def test_a_longer_text_fits_after_alter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "format", "of_copy"),
-    [(AddCheck(FEW), 2, 2), (SetDefault("n", "1"), 2, 2), (AddColumn(NAME), 2, 2), (REQUIRED, 4, 1)],
+    [
+        (AddCheck(FEW), 2, 2),
+        (SetDefault("n", "1"), 2, 2),
+        (AddColumn(NAME), 2, 2),
+        (REQUIRED, 5, 1),
+        (AddIndex(UNIQUE), 5, 1),
+    ],
 )
 def test_releases_that_know_no_rules_refuse_a_table_that_has_some(
     tmp_path: Path, change: Alteration, format: int, of_copy: int
