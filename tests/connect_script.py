@@ -288,6 +288,8 @@ JOINED = {
     "of_a_union": """SELECT o.id, u.name FROM orders o JOIN (SELECT product_id AS p, name FROM products
                      UNION ALL SELECT product_id, concat(id, '') FROM orders WHERE amount > 4) u
                      ON o.product_id = u.p WHERE o.amount < 100""",
+    "of_functions": """SELECT id, loud(turned(p.name)) FROM orders o JOIN products p
+                       ON o.product_id = p.product_id WHERE loud(p.name) <> 'TEA!'""",
     "in_brackets": """SELECT id + 1, name FROM (SELECT o.id, p.name FROM orders o LEFT JOIN products p
                       ON o.product_id = p.product_id AND p.product_id <=> 1) WHERE id < 9""",
 }
@@ -296,6 +298,9 @@ JOINED = {
 @long_step
 def kinds_of_joins() -> Any:
     """Each as a stream, and as the batch query that it must be equal to."""
+    sql("CREATE TEMPORARY FUNCTION loud(t STRING) RETURNS STRING RETURN upper(t) || '!'")
+    module = "tests.upsert.catalog.run.functions_of_python"
+    sql(f"CREATE TEMPORARY FUNCTION turned AS '{module}.reversed_text' LANGUAGE PYTHON")
     for name, query in JOINED.items():
         sql(f"CREATE TABLE {name} (id BIGINT, name STRING)")
         as_stream(f"INSERT INTO {name} {query}")

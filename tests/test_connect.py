@@ -207,7 +207,7 @@ def test_a_warning_of_a_key_names_what_finds_out_there(found: dict[str, Any]) ->
 def test_each_kind_of_join_in_a_stream_is_its_batch_query(every: dict[str, Any]) -> None:
     streams, batches = every["kinds_of_joins"]
     assert streams == batches
-    assert len(batches) == 8
+    assert len(batches) == 9
     assert all(rows for rows in batches.values())
 
 

@@ -164,7 +164,10 @@ class _Rows:
         except AnalysisException as cause:
             reason = str(cause.getMessage() or cause).strip().partition("\n")[0]
             raise SchemaError(f"{subject}: {reason}") from cause
-        return rows.withMetadata(ROW_KIND_COLUMN, self._marks(names)) if kinds else rows
+        if not kinds:
+            return rows
+        # a column of a DataFrame is not found in one whose columns are computed by functions of SQL
+        return rows.toDF(*rows.columns).withMetadata(ROW_KIND_COLUMN, self._marks(names))
 
     def _filtered(self) -> DataFrame:
         """The changes of the tables that its conditions leave, of all queries in the place of one."""
