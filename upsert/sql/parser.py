@@ -440,6 +440,8 @@ def _replaced(cursor: Cursor, head: Edit, table: str, named: int, *, overwrite: 
 
 
 def _begins_query(cursor: Cursor) -> bool:
+    if cursor.ahead("TABLE"):
+        return cursor.is_name(1)
     is_compared = cursor.ahead("FROM") and cursor.word(-1) == "DISTINCT"
     return not is_compared and any(map(cursor.ahead, ("SELECT", "WITH", "VALUES", "FROM")))
 

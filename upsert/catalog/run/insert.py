@@ -57,6 +57,7 @@ from upsert.spark.queries import end_together
 from upsert.sql import statements as s
 from upsert.store import Table
 from upsert.store.read.snapshot import Snapshot
+from upsert.store.rows.conform import cut
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import specified
 from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
@@ -69,6 +70,9 @@ if TYPE_CHECKING:
     from upsert.catalog.context import Context
     from upsert.sql.query import QueryText
 
+
+_MOST_SHOWN: Final = 400
+"""Characters of a row in a message."""
 
 START_FROM: Final = "start-from"
 """Option of a streaming statement: checkpoint of a stopped query from which its delta joins continue."""
@@ -94,7 +98,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
     if statement.by_name:
         statement = by_position(context, statement, needed(spark, what, context.options.forwarded()))
     statement = with_own_names(context, statement, active(spark))
-    if not is_streaming and _merges_schema(statement):
+    if not is_streaming and statement.replaced is None and _merges_schema(statement):
         statement = _with_new_columns(context, statement, spark)
     target = Target.of(context, statement)
     if is_streaming and (statement.overwrite or statement.replaced):
@@ -143,6 +147,8 @@ def _replace_rows(
 
     def changed(base: int) -> FoundRows:
         pinned = {statement.name: base}
+        # first of all the condition must be one of the table's rows
+        gone = rows_found(context, session, statement.name, replaced.rows, table, base)
         rows = target.fitted(frame(context, session, query, is_streaming=False, pinned=pinned))
         rows = target.last_of_each_key(rows) if statement.query.is_list else rows
         # the condition is that of the rows as they are stored
@@ -152,18 +158,17 @@ def _replace_rows(
         odd = F.raise_error(F.concat(F.lit(refusal), F.to_json(F.struct(*names)))).cast("string")
         kind = F.when(F.col(quoted(s.FITS)), RowKind.INSERT.value).otherwise(odd)
         new = tested.select(*names, kind.alias(ROW_KIND_COLUMN))
-        gone = rows_found(context, session, statement.name, replaced.rows, table, base)
         return FoundRows(deletions(table)(gone.rows).unionByName(new), are_few=False)
 
     try:
         snapshot, _ = committed(context, statement.name, changed, is_tracked)
     except PySparkException as cause:
-        # a task has raised it, so it is known by its text alone
-        if (found := str(cause).find(refusal)) < 0:
+        # a task has raised it, so it is known by its text alone; plans have that without a row
+        if not (told := str(cause).partition(refusal)[2]).startswith("{"):
             raise
-        _, end = json.JSONDecoder().raw_decode(str(cause), found + len(refusal))
+        row = told[: json.JSONDecoder().raw_decode(told)[1]]
         raise CheckViolatedError(
-            f"{str(cause)[found:end]}; correct the rows or the condition, nothing was committed"
+            f"{refusal}{cut(row, _MOST_SHOWN)}; correct the rows or the condition, nothing was committed"
         ) from cause
     return done_in_snapshot(what, "replaced", snapshot, None)
 
@@ -269,6 +274,11 @@ def insert_all(
     Streams run until one fails. In a batch each reads its tables as they were before the first one writes.
     """
     what = "EXECUTE STATEMENT SET"
+    if one := next((one for one in statement.inserts if one.replaced), None):
+        raise ConfigurationError(
+            f"{what}: {_what(one)}: REPLACE reads tables as they are when it is its turn, and others of a "
+            "statement set before the first one writes; execute it alone"
+        )
     if not context.options.is_streaming:
         whats = [_what(one) for one in statement.inserts]
         writes = [insert(context, one, spark) for one in statement.inserts]

@@ -16,6 +16,7 @@ from upsert.catalog.results import Frame
 from upsert.catalog.run import row_changes, rows_found
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import (
+    CheckViolatedError,
     CommitConflictError,
     ConfigurationError,
     LogNotPublishedError,
@@ -437,6 +438,9 @@ class TestRowsThatSparkFinds:
             catalog.sql("UPDATE sums SET n = 1", spark)
 
 
+MERGES = "/*+ OPTIONS('merge-schema' = 'true') */"
+
+
 class TestReplaceWhere:
     @pytest.mark.parametrize(
         ("key", "condition", "query", "replaced"),
@@ -502,6 +506,10 @@ class TestReplaceWhere:
             "INTO t REPLACE WHERE id IN (SELECT id FROM s) SELECT 2, 1": of_row,
             "INTO t REPLACE WHERE id = :id SELECT 2, 1": of_row,
             "INTO t REPLACE WHERE twice = 2 SELECT 2, 1": "must be of stored columns, got 'twice'",
+            "INTO t REPLACE WHERE day SELECT 2, 1": '"day" .* is not a boolean',
+            "INTO t REPLACE WHERE day = 1 OR nope = 1 SELECT 2, 1": "'nope' is in no table .* column 40",
+            "INTO t REPLACE WHERE id < 0 TABLE t": "the query must give 2 columns .* got 3",
+            f"INTO t {MERGES} REPLACE WHERE id < 9 SELECT 2, 1, 3": "the one option is 'change-tracking'",
             "INTO t REPLACE WHERE SELECT 2, 1": "expected a condition, found 'SELECT'",
             "INTO t REPLACE WHERE id = 1": "expected a query",
             "INTO t REPLACE USING (id) SELECT 2, 1": form,
@@ -510,10 +518,17 @@ class TestReplaceWhere:
         }.items():
             with pytest.raises(UpsertError, match=reason):
                 catalog.sql(f"INSERT {text}", spark)
+        in_a_set = "INSERT INTO t VALUES (2, 1); INSERT INTO t REPLACE WHERE day = 1 TABLE t;"
+        with pytest.raises(ConfigurationError, match="reads tables as they are when it is its turn"):
+            catalog.sql(f"EXECUTE STATEMENT SET BEGIN {in_a_set} END", spark)
+        assert catalog.table("t").snapshot().info.definition == 0
+        catalog.sql("ALTER TABLE t ADD COLUMN note STRING")
+        with pytest.raises(CheckViolatedError, match=r'got {"id":1,"day":1,"note":"é{300,400}…; correct'):
+            catalog.sql("INSERT INTO t REPLACE WHERE day = 2 SELECT 1, 1, repeat('é', 999)", spark)
         catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
         with pytest.raises(ConfigurationError, match="a stream cannot overwrite"):
             catalog.sql("INSERT INTO t REPLACE WHERE day = 1 SELECT id, 1 FROM t", spark)
-        assert catalog.table("t").snapshot().id == 1
+        assert catalog.table("t").snapshot().info.data_version == 1
 
     def test_a_row_that_others_changed_meanwhile_is_replaced_as_it_is_then(
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
