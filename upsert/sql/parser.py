@@ -412,7 +412,9 @@ def _insert(cursor: Cursor) -> s.Insert:
     hints |= cursor.hint()
     named, by_name = cursor.reached, cursor.ahead("BY", "NAME", "REPLACE") and cursor.skip("BY", "NAME")
     if cursor.ahead("REPLACE"):
+        hints |= cursor.hint()
         replaced = _replaced(cursor, head, written, named, overwrite=overwrite)
+        hints |= cursor.hint()
         return s.Insert(name, query_at(cursor), None, {}, hints, by_name=by_name, replaced=replaced)
     values, dynamic = written_partition(cursor) if cursor.skip("PARTITION") else ({}, ())
     by_name = cursor.skip("BY", "NAME")
@@ -425,18 +427,19 @@ def _replaced(cursor: Cursor, head: Edit, table: str, named: int, *, overwrite: 
     """Read ``REPLACE WHERE condition``, of a statement whose table has been ``named``."""
     if overwrite or not cursor.ahead("REPLACE", "WHERE"):
         raise cursor.refusal("REPLACE is supported as INSERT INTO t REPLACE WHERE condition query alone")
+    word = cursor.offset
     cursor.expect("REPLACE")
     begins = cursor.offset
     cursor.expect("WHERE")
     condition = cursor.raw("a condition", lambda: _begins_query(cursor))
-    rows = _query_of_rows(cursor, [head, Edit(named, begins, " ")], begins)
+    rows = _query_of_rows(cursor, [head, Edit(named, begins, " ")], word)
     tested = Edit(head.start, cursor.reached, f"SELECT *, ({condition}) AS `{s.FITS}` FROM {table}")
     if len(rows.references) > 1 or rows.parameters or rows.is_numbered:
         raise SchemaError(
             f"{cursor.subject}: the condition of REPLACE WHERE must be of the row alone, without subqueries "
             "and parameters; use MERGE INTO"
         )
-    return s.Replaced(rows, _query_of_rows(cursor, [tested], begins))
+    return s.Replaced(rows, _query_of_rows(cursor, [tested], word))
 
 
 def _begins_query(cursor: Cursor) -> bool:

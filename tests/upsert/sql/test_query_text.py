@@ -476,6 +476,14 @@ def test_a_table_that_a_parameter_names_is_none_of_the_catalog_s() -> None:
     assert QueryText.of("SELECT * FROM :db.t JOIN :u").references == ()
 
 
+def test_a_hint_of_an_insert_is_taken_or_refused_wherever_it_stands() -> None:
+    hints = [f"/*+ OPTIONS('{key}' = '') */" for key in "abcd"]
+    text = "INSERT INTO {} t {} BY NAME {} REPLACE WHERE id = 1 {} SELECT 1"
+    assert "".join(parse(text.format(*hints)).options) == "abcd"
+    with pytest.raises(SchemaError, match="a hint OPTIONS must stand right after the name of a table"):
+        parse(f"INSERT INTO t REPLACE {hints[0]} WHERE id = 1 SELECT 1")
+
+
 @pytest.mark.parametrize(
     "step",
     ["UNION ALL SELECT 1", "EXCEPT FROM u", "INTERSECT ALL BY NAME (SELECT id FROM u)", "UNION VALUES (1)"],
