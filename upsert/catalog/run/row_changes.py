@@ -11,7 +11,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from upsert.catalog.results import Done, Result, done_in_snapshot
 from upsert.catalog.run.assignments import assigned, default_of, own_names
@@ -76,7 +76,7 @@ def begins_again(execute: _Executes[_Changing]) -> _Executes[_Changing]:
             try:
                 return execute(context, statement, spark)
             except (SchemaError, PySparkException) as cause:
-                if not isinstance(own_error(cause), SchemaError):
+                if not isinstance(cause, AnalysisException) and not isinstance(own_error(cause), SchemaError):
                     raise
                 now = _state(context, statement.name)
                 if now is None or seen is None or now.definition == seen.definition:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Frame
-from upsert.catalog.run import row_changes, rows_found
+from upsert.catalog.run import insert, row_changes, rows_found
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.errors import (
     CheckViolatedError,
@@ -548,3 +548,29 @@ class TestReplaceWhere:
         catalog.sql("INSERT INTO t REPLACE WHERE day = 1 SELECT id + 10, day FROM t WHERE day = 1", spark)
         assert len(tries) == 2
         assert sorted(tuple(row.values()) for row in table.snapshot().scan().to_pylist()) == [(1, 2), (12, 1)]
+
+    def test_a_table_that_is_altered_while_its_rows_are_found_is_changed_as_it_is_then(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        catalog = Catalog(tmp_path / "w")
+        catalog.sql("CREATE TABLE t (id BIGINT, day BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+        catalog.sql("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3), (4, 4)")
+
+        def found(*args: Any) -> rows_found.FoundRows:
+            rows = own(*args)
+            if len(names := catalog.table("t").schema.names) == before:
+                catalog.sql(f"ALTER TABLE t ADD COLUMN c{len(names)} INT")
+            return rows
+
+        for module, statement in (
+            (row_changes, "UPDATE t SET day = 7 WHERE conv(id, 10, 10) = 1"),
+            (row_changes, "DELETE FROM t WHERE conv(id, 10, 10) = 2"),
+            (insert, "INSERT INTO t BY NAME REPLACE WHERE conv(id, 10, 10) = 3 SELECT 3 AS id, 9 AS day"),
+        ):
+            own, before = rows_found.rows_found, len(catalog.table("t").schema.names)
+            with monkeypatch.context() as patch:
+                patch.setattr(module, "rows_found", found)
+                catalog.sql(statement, spark)
+            assert len(catalog.table("t").schema.names) == before + 1
+        rows = catalog.table("t").snapshot().scan(["id", "day"]).sort_by("id").to_pylist()
+        assert [tuple(row.values()) for row in rows] == [(1, 7), (3, 9), (4, 4)]
