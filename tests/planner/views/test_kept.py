@@ -1236,7 +1236,9 @@ def test_a_view_whose_changes_expired_while_refreshes_ended_behind_its_hidden_ta
     def ended(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for seed, point in enumerate([*["upsert.views.refresh.reach"] * 4, "planner.views.kept_table._commit"]):
+    for seed, point in enumerate(
+        [*["upsert.views.refresh.reach"] * 4, "planner.views.kept_table.KeptTable._commit"]
+    ):
         change(catalog, seed)  # three commits to sales
         with monkeypatch.context() as patch:
             patch.setattr(point, ended)

@@ -6,6 +6,9 @@ import pytest
 
 from upsert.catalog.catalog import Catalog
 
+# decorators of Spark in it need a session, which is not there when doctests are collected
+collect_ignore = ["run/functions_of_python.py"]
+
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
