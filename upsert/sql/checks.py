@@ -7,7 +7,8 @@ them, and values of two types of numbers meet in one that holds both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from decimal import Context, Decimal, InvalidOperation
@@ -37,10 +38,11 @@ def with_checks(schema: TableSchema, written: Sequence[WrittenCheck], subject: s
         SchemaError: a part of one cannot be evaluated, or names what is no stored column, or a name is taken.
     """
     checks, taken = [*schema.checks], {check.name.lower() for check in schema.checks}
+    numbers = defaultdict[str, Iterator[int]](lambda: count(1))
     for one in written:
         check = check_of(one, schema, subject)
         if one.name is None:
-            names = (f"{check.name}_{number}" if number > 1 else check.name for number in count(1))
+            names = (f"{check.name}_{number}" if number > 1 else check.name for number in numbers[check.name])
             check = replace(check, name=next(name for name in names if name.lower() not in taken))
         checks.append(check)
         taken.add(check.name.lower())

@@ -306,12 +306,13 @@ def _read(text: str) -> _Read:
 def _tokens(dialect: Spark, text: str) -> list[Token]:
     """The words of a text, without the mark that begins a file of UTF-8.
 
-    A statement of a script stands behind as many empty lines, through which sqlglot goes slowly.
+    A statement of a script stands behind as many empty lines, and a CHECK before all that follows it, as
+    blanks: through these sqlglot goes slowly.
     """
     words = text.lstrip(" \n\ufeff")
     white = text[: len(text) - len(words)]
     try:
-        tokens: list[Token] = dialect.tokenize(_comments_white(words))
+        tokens: list[Token] = dialect.tokenize(_comments_white(words.rstrip(" \n")))
     except TokenError:
         return list(dialect.tokenize(_comments_white(text)))  # the error has the place in the whole text
     lines, columns = white.count("\n"), len(white) - white.rfind("\n") - 1

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlglot.dialects.spark import Spark
+from sqlglot.tokens import Token
 
 import upsert.schema
 from upsert import types
@@ -249,10 +251,19 @@ def test_a_statement_with_many_checks_looks_at_each_a_few_times(monkeypatch: pyt
         looks.append(condition)
         own(condition, type_of)
 
+    read, tokenize = list[str](), Spark.tokenize
+
+    def tokenized(dialect: Spark, text: str) -> list[Token]:
+        read.append(text)
+        return tokenize(dialect, text)
+
     monkeypatch.setattr("upsert.schema.check_is_condition", looked)
-    schema = create(f"CREATE TABLE t (a INT, {', '.join(f'CHECK (a <> {n})' for n in range(50))})").schema
+    monkeypatch.setattr(Spark, "tokenize", tokenized)
+    text = f"CREATE TABLE t (a INT, {', '.join(f'CHECK (a <> {n})' for n in range(50))})"
+    schema = create(text).schema
     assert [check.name for check in schema.checks[:3]] == ["CHECK_a", "CHECK_a_2", "CHECK_a_3"]
     assert len(looks) < 4 * len(schema.checks) == 200
+    assert sum(map(len, read)) < 4 * len(text)  # not the blanks behind each of them
 
 
 def test_what_needs_a_managed_table_is_refused_in_columns_of_a_topic() -> None:

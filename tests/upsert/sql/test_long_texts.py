@@ -63,9 +63,9 @@ def test_long_assignments_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", [CatalogDialect(), QueryDialect()])
-def test_words_behind_empty_lines_are_where_sqlglot_finds_them(dialect: Spark) -> None:
+def test_words_among_empty_lines_are_where_sqlglot_finds_them(dialect: Spark) -> None:
     for white in ("", " ", "\n", "\n\n  "):
-        for words in ("SELECT a\n  FROM t -- b\n;", "/* a\n */\r\nSELECT 'b\n' \n", "", "\t\n a"):
+        for words in ("SELECT a\n  FROM t -- b\n;", "/* a\n */\r\nSELECT 'b\n' \n", "", "\t\n a", "a --\n  "):
             text = white + words
             own, expected = (
                 [*map(repr, read(text))] for read in (partial(_tokens, dialect), dialect.tokenize)
