@@ -127,7 +127,9 @@ def drop_unused(root: str, uuid: str, needed: Collection[str], bases: Iterable[s
 def _names(root: str, *, also_dropped: bool = False) -> list[str]:
     storage, folder = storage_of(root), os.path.join(root, HIDDEN_TABLES)
     names = storage.names(folder) if HIDDEN_TABLES in storage.names(root) else []
-    return [name for name in names if also_dropped or not name.startswith(paths.DROPPED)]
+    # what else begins with a dot a system has put there, as .DS_Store
+    dropped = paths.DROPPED if also_dropped else ()
+    return [name for name in names if not name.startswith(".") or name.startswith(dropped)]
 
 
 @contextmanager

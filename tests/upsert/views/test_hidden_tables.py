@@ -96,6 +96,14 @@ def test_nothing_goes_while_a_refresh_runs(view: Table) -> None:
     assert names(view) == ["aaaa"]
 
 
+def test_a_file_that_a_system_makes_beside_them_is_in_the_way_of_no_refresh(tmp_path: Path) -> None:
+    """Each one ended with a NotADirectoryError after its commit."""
+    view = made(str(tmp_path / "view"))
+    Path(folder_of(view, ".DS_Store")).touch()
+    assert drop(view, "aaaa")
+    assert names(view) == ["aaaa"]
+
+
 def test_of_two_processes_that_drop_at_once_one_does(view: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     others: list[bool] = []
 
