@@ -218,8 +218,11 @@ def drop_view(context: Context, statement: s.DropView) -> Result:
     table_ref = context.databases.resolve(statement.name)
     what = f"DROP MATERIALIZED VIEW {table_ref.shown}"
     if not table_ref.exists and statement.if_exists:
+        stages = stages_of(table_ref.tables)
         with suppress(TableExistsError), table_ref.tables.alone():  # a process is creating it
-            stages_of(table_ref.tables).sweep(table_ref.name)
+            begun = stages.entry(table_ref.name)
+            if begun is not None and begun.mode == "batch":  # a stream goes on with what it has begun
+                stages.sweep(table_ref.name)
         return Done(what, "was not there")
     view = opened(context, statement.name, None)
     view.stop()  # before, so that it does not end with an error

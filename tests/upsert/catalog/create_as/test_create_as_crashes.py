@@ -11,6 +11,7 @@ import pytest
 
 from tests.upsert.catalog.create_as.filled import Filled, lives_in
 from tests.upsert.store.disk import KILLED, finish, run, start
+from upsert import Catalog
 from upsert.catalog.create_as import stages
 from upsert.catalog.create_as.create_as import fill_table, replace_table
 from upsert.catalog.create_as.local import LocalStages
@@ -75,6 +76,16 @@ def test_what_a_user_has_in_the_folder_stays_and_no_table_is_made_there(tmp_path
         with pytest.raises(ConfigurationError, match=r"got one with 'rows.csv'; move them away"):
             tables_of(tmp_path).begin("t", Entry.of_this_process("batch"), pytest.fail)
         assert [path.name for path in tmp_path.rglob("*.*")] == ["rows.csv"]
+
+
+def test_what_a_stream_that_died_has_begun_stays_where_no_view_of_its_name_is_dropped(tmp_path: Path) -> None:
+    """It was deleted, and with it a topic that had its rows."""
+    begun = tables_of(tmp_path).begin("t", Entry.of_this_process("streaming", "checkpoint"), Filled(1).create)
+    begun.let_go()
+    Catalog(tmp_path).sql("DROP MATERIALIZED VIEW IF EXISTS t")
+    stage = tables_of(tmp_path).resume("t", "checkpoint")
+    assert stage is not None
+    stage.let_go()
 
 
 def test_every_point_is_met() -> None:
