@@ -457,7 +457,7 @@ class Refresher:
             with active(spark):
                 kept = self.plan(self.rows_at(spark, versions), shape)
         prepared = Prepared(holds_for, rows, spark, kept)
-        if kept is None or kept.is_lasting:
+        if kept is None:  # which hidden tables a plan reads is known when it has been run
             self.prepared.put(self.path, prepared)
         return prepared
 

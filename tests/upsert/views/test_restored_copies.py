@@ -79,6 +79,29 @@ def test_a_refresh_that_fails_then_leaves_the_view_as_it_is(tmp_path: Path, spar
 
 
 @pytest.mark.spark
+def test_what_a_failed_refresh_has_planned_is_planned_again_when_its_hidden_tables_are_gone(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refresh of this process ended with a TableNotFoundError of a hidden table."""
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql("CREATE TABLE sales (id INT, item STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+    sell(catalog, *range(9), n=1)
+    path = Path(catalog.table("sales").path)
+    shutil.copytree(path, tmp_path / "copy")
+    sell(catalog, 10, n=10)
+    view = catalog.create_view("v", QUERY, spark=spark)
+    sell(catalog, 11, n=100)
+    monkeypatch.setattr("upsert.views.refresh.reach", None)
+    with pytest.raises(TypeError):
+        view.refresh()
+    monkeypatch.undo()
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    view.refresh()
+    assert catalog.table("v").snapshot().scan().to_pylist() == [{"item": "fig", "c": 9, "n": 9}]
+
+
+@pytest.mark.spark
 def test_the_query_of_a_view_goes_on_after_a_table_came_back_older(
     tmp_path: Path, spark: SparkSession
 ) -> None:
