@@ -181,6 +181,13 @@ def by_chance() -> str:
     return "chosen"
 
 
+def by_clock() -> str:
+    """The name of a function of the session that calls one whose text has the time."""
+    sql("CREATE TEMPORARY FUNCTION present(id BIGINT) RETURNS STRING RETURN concat(id, current_timestamp())")
+    sql("CREATE TEMPORARY FUNCTION seen(id BIGINT) RETURNS STRING RETURN lower(present(id))")
+    return "seen"
+
+
 @step
 def explained() -> Any:
     """What EXPLAIN says of streams: of one with a join and a sum, of refused ones, and of one with a sink."""
@@ -196,6 +203,7 @@ def explained() -> Any:
                    LEFT JOIN sales s ON o.amount = s.amount""",
                 "INSERT INTO kinds SELECT id, first(amount) FROM orders GROUP BY id",
                 f"INSERT INTO kinds SELECT {by_chance()}(id), 'x' FROM orders",
+                f"INSERT INTO kinds SELECT id, {by_clock()}(id) FROM orders",
                 JOIN,
                 GROUPED[1],
             )
@@ -659,6 +667,10 @@ REFUSED: dict[str, Callable[[], Any]] = {
         changes_of("orders").selectExpr("id", "rand() AS x", "_row_kind"), "copy"
     ),
     "a view of the clock": lambda: sql("CREATE MATERIALIZED VIEW v AS SELECT id, now() AS t FROM orders"),
+    "a view of a variable": lambda: (
+        sql("DECLARE least INT DEFAULT 1")
+        and sql("CREATE MATERIALIZED VIEW v AS SELECT id + least AS id FROM orders")
+    ),
     "a view by changes": lambda: sql(
         "CREATE MATERIALIZED VIEW v WITH ('refresh' = 'incremental') AS SELECT id FROM orders"
     ),

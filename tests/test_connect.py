@@ -131,7 +131,7 @@ def test_explain_of_a_dataframe_says_how_it_joins_or_why_it_is_refused(found: di
 
 
 def test_explain_says_of_a_stream_what_a_classic_session_says(found: dict[str, Any]) -> None:
-    joined, lacking, first, chance, kept, least = (text.splitlines() for text in found["explained"])
+    joined, lacking, first, chance, clock, kept, least = (text.splitlines() for text in found["explained"])
     assert joined[:4] == [
         "inner join of orders with products on (orders.product_id = products.product_id)",
         "  form: delta join (fused)",
@@ -175,6 +175,7 @@ def test_explain_says_of_a_stream_what_a_classic_session_says(found: dict[str, A
     assert (
         "refused: chosen(`orders`.id) may give another value for the deletion of a row than for" in chance[-3]
     )
+    assert "refused: the function 'present', which has current_timestamp(), may give another" in clock[-3]
     at = kept.index("sink with PRIMARY KEY (id)")
     assert kept[at + 1 : at + 3] == ["  form: as it is", "  the query's rows are told apart by (id)"]
 
@@ -364,6 +365,7 @@ def test_times_of_day_are_computed_with(found: dict[str, Any]) -> None:
         ("a day of the clock by itself", A_DAY),
         ("chance", "PlanError: rand() may give another value for the deletion"),
         ("a view of the clock", "its query depends on now() (at line 1, column 42)"),
+        ("a view of a variable", "its query depends on the variable 'system.session.least' of this session"),
         ("a view by changes", "'refresh' = 'incremental': needs a classic Spark session"),
         ("a view of two rows", "ChangelogError: view 'v': PRIMARY KEY (one) must tell the rows"),
         ("a view that is kept", "a query that keeps it up to date: needs a classic Spark session"),

@@ -21,6 +21,7 @@ from planner.connect.values import (
     takes_the_day,
     touches_row_kind,
     unknown_in,
+    volatile_function_in,
     volatile_in,
 )
 from planner.refusals import PlanError, Refused
@@ -85,7 +86,8 @@ def carried(df: DataFrame) -> DataFrame:
     unknown = {kind for kind in map(unknown_in, found) if kind is not None}
     if others := sorted((used - _OF_ROWS) | unknown):
         _refuse(f"over Spark Connect changes are taken row by row only, found {others[0]!r}", _INSTEAD)
-    if (volatile := next(filter(None, map(volatile_in, found)), None)) is not None:
+    volatile = next(filter(None, map(volatile_in, found)), None)
+    if volatile is not None or (volatile := volatile_function_in(df.sparkSession, found)) is not None:
         _refuse_volatile(volatile)
     if [name.lower() for name in df.columns].count(ROW_KIND_COLUMN) != 1:
         _refuse(

@@ -9,14 +9,15 @@ rows of a row can stand in no condition: it is asked for in a LATERAL join, whic
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.sql.volatile import of_the_clock, of_the_moment, subquery_in
+from upsert.spark.functions import functions_of
+from upsert.sql.volatile import functions_in, of_the_clock, of_the_moment, subquery_in
 
 _KINDS: Final = frozenset(
     {
@@ -83,6 +84,28 @@ def volatile_in(message: Any) -> str | None:
             return None
     found = of_the_moment(text)
     return None if found is None else found.what
+
+
+def volatile_function_in(spark: SparkSession, found: Iterable[Any]) -> str | None:
+    """The first function of the session in a plan that computes another value another time, by its text.
+
+    Spark puts that into the plan, and tells the client of no clock and no query in it.
+    """
+    for name, said in functions_of(spark, {name for one in found for name in _called(one)}).items():
+        if (what := of_the_moment(said) or of_the_clock(said) or subquery_in(said)) is not None:
+            return f"the function {name!r}, which has {what.what},"
+    return None
+
+
+def _called(message: Any) -> Iterable[str]:
+    """The names of functions in a part of a plan."""
+    match message.DESCRIPTOR.name:
+        case "UnresolvedFunction" | "CallFunction":
+            return [message.function_name.rpartition(".")[2].strip("`").lower()]
+        case "ExpressionString":
+            return functions_in(message.expression)
+        case _:
+            return ()
 
 
 def _written(argument: Any) -> str:

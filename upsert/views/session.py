@@ -7,18 +7,23 @@ its own. The only file of this folder that reaches the JVM.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from upsert.registration import register
 from upsert.spark.connect import is_connect
+from upsert.spark.functions import functions_of
 from upsert.spark.java import conf_of, is_a, items_of, java_of, object_of
 from upsert.spark.settings import copy_of
 from upsert.sql.volatile import functions_in, of_more_than_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_OF_VARIABLE: Final = re.compile(r"\bvariablereference\(([^=]+)=")
+"""As Spark shows it in a plan."""
 
 _ZONE: Final = "spark.sql.session.timeZone"
 _ANSI: Final = "spark.sql.ansi.enabled"
@@ -169,9 +174,15 @@ def what_text_depends_on(spark: SparkSession, text: str) -> Dependence | None:
     if (found := of_more_than_tables(text)) is not None:
         return Dependence(found.what, found.offset)
     called = functions_in(text)
-    own = {row[0].rpartition(".")[2].lower() for row in spark.sql("SHOW USER FUNCTIONS").collect()}
+    own = functions_of(spark, called)
     name = next((name for name in called if name in own), None)
     return None if name is None else Dependence(f"the function {name!r} of this session", called[name])
+
+
+def variable_in(df: DataFrame) -> Dependence | None:
+    """The variable of a session of Spark Connect that a query reads; a copy of a classic session has none."""
+    found = _OF_VARIABLE.search(df._explain_string(extended=True))
+    return None if found is None else Dependence(f"the variable {found[1]!r} of this session", None)
 
 
 @dataclass(frozen=True)

@@ -200,6 +200,7 @@ class ViewDefinition(Jsonable):
         views: the plain views that the query reads, as they were when it was created.
         settings: others of the session that decide what the query means, as far as it was given them. None
             of views that an earlier release has created, for which those of who refreshes them hold.
+        functions: those of the session that the query calls, with what Spark says that they compute.
 
     >>> view = ViewDefinition("SELECT 1 AS one", "main", "default", "UTC", True, ())
     >>> ViewDefinition.from_option(view.to_option()) == view
@@ -215,6 +216,7 @@ class ViewDefinition(Jsonable):
     is_suspended: bool = False
     views: tuple[ViewText, ...] = field(default=(), metadata=MAY_BE_MISSING)
     settings: Mapping[str, str] | None = field(default=None, metadata=written_with("settings"))
+    functions: Mapping[str, str] | None = field(default=None, metadata=written_with("functions"))
 
     @property
     def tables(self) -> Mapping[str, str]:

@@ -89,8 +89,6 @@ def _function_of_python(path: str, what: str) -> Any:
         ) from error
     except Exception as error:  # it is the user's program
         raise ConfigurationError(f"{what}: module {module_name!r} cannot be imported: {error!r}") from error
-    # else executors would need the module, and could not read its types: @udf("INT") asks the driver's JVM
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     function = getattr(module, name, None)
     if function is None:
         own = [known for known in vars(module) if not known.startswith("_")]
@@ -102,6 +100,8 @@ def _function_of_python(path: str, what: str) -> Any:
             f"{what}: {path} must be a function of Spark, with the type that it returns, found a "
             f"{type(function).__name__}; write @udf(returnType='INT') before it"
         )
+    # else executors would need the module, and could not read its types: @udf("INT") asks the driver's JVM
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return function
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,10 +44,12 @@ from upsert.schema import Index, TableSchema
 from upsert.spark.columns import fits, type_name
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import active
+from upsert.spark.functions import functions_of
 from upsert.spark.variables import with_variables
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText, Reference
 from upsert.sql.show_create import WAS_THERE, declared_names, view_was_there
+from upsert.sql.volatile import functions_in, subquery_in
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
@@ -60,6 +62,7 @@ from upsert.views.session import (
     Settings,
     own_session,
     settings,
+    variable_in,
     what_it_depends_on,
     what_text_depends_on,
 )
@@ -407,6 +410,7 @@ class _Query:
 
     def rows(self, session: SparkSession, versions: Versions, view: TableSchema | None = None) -> DataFrame:
         """Its rows at some versions of its tables; refuses those that a ``view`` cannot hold."""
+        self._check_functions(session)
         pinned = {base.name: versions[base.table] for base in self.definition.bases}
         # a view of an earlier release has Spark's variables in its text, which Spark exchanges
         text = with_variables(self.definition.query, session)
@@ -433,6 +437,18 @@ class _Query:
         if view is not None:
             self._check(df, view)
         return df
+
+    def _check_functions(self, session: SparkSession) -> None:
+        """Refuse to compute rows by other functions than the earlier ones were computed by."""
+        if not (meant := self.definition.functions):
+            return
+        found = functions_of(session, meant)
+        if (name := next((one for one in meant if found.get(one) != meant[one]), None)) is not None:
+            present = "another one" if name in found else "none"
+            raise SchemaError(
+                f"view {self.name!r}: the session must have the function {name!r} with which the view was "
+                f"created, got {present}; CREATE that one again, or {REMEDY}"
+            )
 
     def _check(self, df: DataFrame, view: TableSchema) -> None:
         """Refuse rows that the view cannot hold."""
@@ -476,14 +492,24 @@ class _NewView(NewTable):
         Refresher(self.name, folder, uuid, *of_query, self.plan).refresh(self.versions)
 
 
-def _dependence(query: QueryText, views: Iterable[ViewText], rows: DataFrame) -> Dependence | None:
+def _called(query: QueryText, views: Iterable[ViewText]) -> set[str]:
+    """The names of functions in a view's query, and in the plain views that it reads."""
+    return {name for text in (query.text, *(view.query for view in views)) for name in functions_in(text)}
+
+
+def _dependence(
+    query: QueryText, views: Iterable[ViewText], functions: Mapping[str, str], rows: DataFrame
+) -> Dependence | None:
     """What but its tables decides which rows a view's query gives."""
     if not is_connect(rows):
+        reading = next((name for name, said in functions.items() if subquery_in(said)), None)
+        if reading is not None:
+            return Dependence(f"the query within the function {reading!r}", None)
         return what_it_depends_on(rows)
     alone = QueryText.of(query.text)
     texts = [alone.over([temporary_name() for _ in alone.references]).text, *(view.query for view in views)]
     found = (what_text_depends_on(rows.sparkSession, text) for text in texts)
-    return next((one for one in found if one is not None), None)
+    return next((one for one in found if one is not None), None) or variable_in(rows)
 
 
 def _planned(
@@ -506,11 +532,13 @@ def _planned(
         tuple(found.values()),
         views=tuple(plain.values()),
         settings=meant.others,
+        functions=functions_of(spark, _called(statement.query, plain.values())) or None,
     )
     query = _Query(table_ref.shown, table_ref.warehouse, definition)
     versions = newest_versions(table_ref.shown, query.bases)
     rows = query.rows(own_session(spark, meant), versions)
-    if (other := _dependence(statement.query, plain.values(), rows)) is not None:
+    functions = definition.functions or {}
+    if (other := _dependence(statement.query, plain.values(), functions, rows)) is not None:
         at = "" if other.offset is None or plain else f" (at {query_position(statement.query, other.offset)})"
         raise SchemaError(
             f"view {table_ref.shown!r}: its query depends on {other.on}{at}, so it may give other rows for "
