@@ -181,7 +181,8 @@ def what_text_depends_on(spark: SparkSession, text: str) -> Dependence | None:
 
 def variable_in(df: DataFrame) -> Dependence | None:
     """The variable of a session of Spark Connect that a query reads; a copy of a classic session has none."""
-    found = _OF_VARIABLE.search(df._explain_string(extended=True))
+    shown: Any = df
+    found = _OF_VARIABLE.search(shown._explain_string(extended=True))
     return None if found is None else Dependence(f"the variable {found[1]!r} of this session", None)
 
 
