@@ -18,7 +18,7 @@ _BODY: Final = re.compile(r"Body: +(.*)", re.DOTALL)
 
 
 def functions_of(spark: SparkSession, called: Iterable[str]) -> dict[str, str]:
-    """Those of some names, and those that these call, with what Spark says that they compute.
+    r"""Those of some names, and those that these call, with what Spark says that they compute.
 
     It says that of functions in SQL alone, the expression or query in brackets; of others the text is empty.
 
@@ -28,7 +28,7 @@ def functions_of(spark: SparkSession, called: Iterable[str]) -> dict[str, str]:
 
     >>> _ = spark.sql("CREATE TEMPORARY FUNCTION half(x INT) RETURNS DOUBLE RETURN x / 2")
     >>> functions_of(spark, ["half", "upper"])
-    {}
+    {'half': 'x INT\nDOUBLE\n(x / 2)'}
     >>> _ = spark.sql("DROP TEMPORARY FUNCTION half")
     """
     own = {row[0].rpartition(".")[2].lower() for row in spark.sql("SHOW USER FUNCTIONS").collect()}
