@@ -169,6 +169,35 @@ def test_rows_of_a_mirror_are_changed_by_its_query_alone(
     Table.open(mirror.path).write(tea(3))
 
 
+@pytest.mark.parametrize("name", ["words", "d.words"])
+def test_a_mirror_is_one_table_in_the_eyes_of_all_catalogs(
+    catalog: Catalog, tmp_path: Path, name: str
+) -> None:
+    catalog.sql("CREATE DATABASE d")
+    catalog.sql(words(name))
+    found = catalog.connected(name)
+    assert isinstance(found, KafkaConnector)
+    assert found.mirror is not None
+    Table.create(found.mirror.path, found.mirror.schema).write(tea(1))
+    other = Catalog(tmp_path / "other")
+    other.sql(f"CREATE CATALOG first WITH ('warehouse' = '{catalog.warehouse}')")
+    shown = name if "." in name else f"default.{name}"
+    assert other.table(f"first.{shown}").snapshot().scan(["n"]).to_pylist() == [{"n": 1}]
+
+
+@pytest.mark.parametrize("name", ["words", "d.words"])
+def test_a_mirror_goes_along_when_its_table_is_renamed(catalog: Catalog, name: str) -> None:
+    catalog.sql("CREATE DATABASE d")
+    catalog.sql(words(name))
+    found = catalog.connected(name)
+    assert isinstance(found, KafkaConnector)
+    assert found.mirror is not None
+    Table.create(found.mirror.path, found.mirror.schema).write(tea(1))
+    renamed = name.replace("words", "terms")
+    catalog.sql(f"ALTER TABLE {name} RENAME TO {renamed}")
+    assert catalog.table(renamed).snapshot().scan(["n"]).to_pylist() == [{"n": 1}]
+
+
 def test_snapshot_of_a_topic_is_refused(catalog: Catalog) -> None:
     catalog.sql(words())
     with pytest.raises(ConfigurationError, match="a table with a connector has no snapshots, got 3"):

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert.catalog import warehouse
+from upsert.catalog.namespace import DEFAULT
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
 from upsert.managed import frames
 from upsert.schema import TableSchema
 from upsert.spark.query_writer import triggered
 from upsert.store.alterations import Alteration, ResetOptions, SetOptions, differences
 from upsert.store.metadata import table_file
+from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
@@ -58,7 +60,7 @@ class Mirror:
         columns = (replace(column.as_data, default=None) for column in schema.columns)
         own = replace(schema, columns=tuple(columns))
         TableOptions.parse(options, own, owner=f"table {name!r}: options '{PREFIX}*'")
-        return cls(owner, os.path.join(folder, _FOLDER, name), own, dict(options))
+        return cls(owner, _path(os.path.join(folder, _FOLDER), name), own, dict(options))
 
     def kept(
         self,
@@ -113,6 +115,17 @@ class Mirror:
             return Table.open(self.path)
         except TableNotFoundError:
             return None
+
+
+def _path(folder: str, name: str) -> str:
+    """The mirror's folder, which has the name of its table, or an earlier one if that was renamed."""
+    # the name has a catalog before it where another one is the present one
+    *_, database, last = f"{DEFAULT}.{name}".split(".")
+    path = os.path.join(folder, last if database == DEFAULT else f"{database}.{last}")
+    if os.path.isdir(path) or not os.path.isdir(folder):  # also in an object store: nothing is renamed there
+        return path
+    begun = [entry.path for entry in os.scandir(folder) if os.path.exists(os.path.join(entry, TABLE_FILE))]
+    return begun[0] if len(begun) == 1 else path
 
 
 def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
