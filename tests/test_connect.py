@@ -341,7 +341,7 @@ def test_times_of_day_are_computed_with(found: dict[str, Any]) -> None:
         ("filled values", f"{BY_ROWS} found 'fill_na'"),
         ("a function of chance", "PlanError: chosen(id) AS id may give another value for the deletion"),
         ("a called function", "PlanError: chosen(…) may give another value for the deletion"),
-        ("a function in SQL", "PlanError: thrown() > 0.5 may give another value for the deletion"),
+        ("a function in SQL", "the function 'thrown', which has rand(), may give another value"),
         ("rows by chance", "PlanError: stack(2, id, chosen(id)) AS id may give another value for the"),
         ("rows of its own column by chance", "PlanError: explode(…) may give another value for the deletion"),
         ("a time of the clock", "PlanError: the text 'today', which may be a time, may give another value"),
