@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from upsert import options
 from upsert.catalog import warehouse
 from upsert.catalog.temporary import TemporaryTables
-from upsert.catalog.warehouse import NAME, Warehouse, checked_name, warehouse_at
+from upsert.catalog.warehouse import Warehouse, checked_name, warehouse_at
 from upsert.errors import (
     ConfigurationError,
     DatabaseExistsError,
@@ -24,7 +24,7 @@ from upsert.errors import (
     TableNotFoundError,
 )
 from upsert.options import Option, suggestion
-from upsert.sql.tokens import NAME_RULE
+from upsert.sql.tokens import NAME, NAME_RULE
 from upsert.store.paths import table_folder
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import disk_errors_of

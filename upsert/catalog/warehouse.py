@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from upsert.errors import (
 from upsert.flock import locked
 from upsert.options import suggestion
 from upsert.retry import retried
-from upsert.sql.tokens import NAME_RULE
+from upsert.sql.tokens import NAME, NAME_RULE
 from upsert.store.log.lifecycle import drop_log
 from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
@@ -77,8 +76,6 @@ def _drop_logs(folder: str) -> None:
 
 _NOT_EMPTY: Final = (errno.ENOTEMPTY, errno.EEXIST)
 _TRIES: Final = 10
-
-NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 def checked_name(name: str, what: str) -> str:

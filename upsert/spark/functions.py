@@ -17,6 +17,15 @@ _BODY: Final = re.compile(r"Body: +(.*)", re.DOTALL)
 """Rows of DESCRIBE FUNCTION that are the same in each session."""
 
 
+def function_names(spark: SparkSession, kind: str) -> list[str]:
+    """The names of a session's functions: its own (``USER``), Spark's (``SYSTEM``), or ``ALL``.
+
+    >>> "upper" in function_names(spark, "SYSTEM")
+    True
+    """
+    return [row[0] for row in spark.sql(f"SHOW {kind} FUNCTIONS").collect()]
+
+
 def functions_of(spark: SparkSession, called: Iterable[str]) -> dict[str, str]:
     r"""Those of some names, and those that these call, with what Spark says that they compute.
 
@@ -31,7 +40,7 @@ def functions_of(spark: SparkSession, called: Iterable[str]) -> dict[str, str]:
     {'half': 'x INT\nDOUBLE\n(x / 2)'}
     >>> _ = spark.sql("DROP TEMPORARY FUNCTION half")
     """
-    own = {row[0].rpartition(".")[2].lower() for row in spark.sql("SHOW USER FUNCTIONS").collect()}
+    own = {name.rpartition(".")[2].lower() for name in function_names(spark, "USER")}
     found: dict[str, str] = {}
     more = own.intersection(called)
     while more:

@@ -37,6 +37,7 @@ from upsert.sql.table_statements import (
     create_view,
 )
 from upsert.sql.tokens import (
+    NAME,
     NAME_RULE,
     Cursor,
     blanked,
@@ -240,7 +241,7 @@ def _create_function(cursor: Cursor, *, replaces: bool = False) -> s.CreateFunct
 def _function(cursor: Cursor) -> str:
     wrong = cursor.refusal(f"expected the name of a function, {NAME_RULE}")
     name = cursor.name("the name of a function")
-    if not re.fullmatch(r"(?!\d)[0-9A-Za-z_]{1,128}", name):
+    if not NAME.fullmatch(name):
         raise wrong
     return name
 

@@ -19,8 +19,9 @@ from upsert.errors import SchemaError
 from upsert.sql.dialect import refusal, tokens_of
 
 T = TypeVar("T")
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 NAME_RULE: Final = "1 to 128 letters from A to Z, digits and _, the first no digit"
-"""What a table, a database or a catalog can be called."""
+"""What a table, a database, a catalog or a function can be called."""
 
 _VALUES: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER})
 

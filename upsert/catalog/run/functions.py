@@ -13,7 +13,9 @@ from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.shows import matching
 from upsert.errors import ConfigurationError
 from upsert.options import suggestion
+from upsert.spark.functions import function_names
 from upsert.sql import statements as s
+from upsert.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,29 +54,25 @@ def drop_function(statement: s.DropFunction, spark: SparkSession | None) -> Done
         return Done(what, "dropped")
     if statement.if_exists:
         return Done(what, "there was none")
-    names = suggestion(statement.name, _names(session, "USER"), "it has")
+    names = suggestion(statement.name, function_names(session, "USER"), "it has")
     raise ConfigurationError(f"{what}: the session has no such function; {names}")
 
 
 def show_functions(statement: s.ShowFunctions, spark: SparkSession | None) -> Rows:
     """``SHOW FUNCTIONS``: a row a name."""
-    found = matching(_names(needed(spark, "SHOW FUNCTIONS"), statement.kind), statement.like)
+    found = matching(function_names(needed(spark, "SHOW FUNCTIONS"), statement.kind), statement.like)
     return Rows("SHOW FUNCTIONS", pa.table({"function": pa.array(found, pa.string())}))
 
 
 def describe_function(statement: s.DescribeFunction, spark: SparkSession | None) -> Rows:
     """``DESCRIBE FUNCTION``: what Spark says of it, a row a line."""
     extended = "EXTENDED " if statement.is_extended else ""
-    text = f"DESCRIBE FUNCTION {extended}`{statement.name.replace('`', '``')}`"
+    text = f"DESCRIBE FUNCTION {extended}{quoted(statement.name)}"
     return Rows("DESCRIBE FUNCTION", needed(spark, "DESCRIBE FUNCTION").sql(text).toArrow())
 
 
-def _names(session: SparkSession, kind: str) -> list[str]:
-    return [row[0] for row in session.sql(f"SHOW {kind} FUNCTIONS").collect()]
-
-
 def _is_there(session: SparkSession, kind: str, name: str) -> bool:
-    return name.lower() in map(str.lower, _names(session, kind))
+    return name.lower() in map(str.lower, function_names(session, kind))
 
 
 def _function_of_python(path: str, what: str) -> Any:

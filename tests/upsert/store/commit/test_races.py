@@ -5,7 +5,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -480,21 +480,30 @@ def test_a_commit_whose_table_is_dropped_meanwhile_says_so(
         act(writer)
 
 
+@contextmanager
+def renamed_at(point: str, table: Table, target: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inside, the table gets another folder where a file of its is published."""
+
+    def reach(point_reached: str) -> None:
+        if point_reached == point:
+            Path(table.path).rename(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "reach", reach)
+        yield
+
+
 @pytest.mark.parametrize("point", ["publish.after-link", "publish.after-sync"])
 def test_a_commit_whose_table_is_renamed_when_it_is_published_is_not_told_as_none(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """Its rows are there, and a writer that was told that they are not would write them again."""
     table.write(rows(1))
-
-    def reach(point_reached: str) -> None:
-        if point_reached == point:
-            Path(table.path).rename(tmp_path / "renamed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(local, "reach", reach)
-        with pytest.raises(UnknownOutcomeError, match="if it has another name now, it has the rows"):
-            table.write(rows(2))
+    with (
+        renamed_at(point, table, tmp_path / "renamed", monkeypatch),
+        pytest.raises(UnknownOutcomeError, match="if it has another name now, it has the rows"),
+    ):
+        table.write(rows(2))
     assert ids_of(Table.open(tmp_path / "renamed")) == [1, 2]
 
 
@@ -550,13 +559,7 @@ def test_a_tag_whose_table_is_renamed_when_it_is_published_goes_with_it(
 ) -> None:
     """It was told as the tag of no table."""
     table.write(rows(1))
-
-    def reach(point_reached: str) -> None:
-        if point_reached == point:
-            Path(table.path).rename(tmp_path / "renamed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(local, "reach", reach)
+    with renamed_at(point, table, tmp_path / "renamed", monkeypatch):
         table.tag("first")
     assert [tag.name for tag in Table.open(tmp_path / "renamed").tags()] == ["first"]
 
