@@ -146,6 +146,7 @@ class Format:
         reads_some: whether a decoder may be asked for some of the columns that messages hold.
         splits_key_changes: whether a change of a row's key comes as a deletion and an insert, each with the
             message key of its row; else one message has both, in the partition of the new key.
+        nothing: the message that says that there is no value, None where no message does.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Format:
     is_insert_only: bool = True
     reads_some: bool = False
     splits_key_changes: bool = False
+    nothing: bytes | None = None
 
 
 def check_has_fields(context: FormatContext, of: str) -> None:

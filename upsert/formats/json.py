@@ -189,4 +189,4 @@ def _decoder(context: FormatContext) -> JsonReader:
     return JsonReader(context.fields, JsonDialect.of(context.options))
 
 
-FORMAT: Final = Format("json", OPTIONS, check, _decoder, JsonEncoder, reads_some=True)
+FORMAT: Final = Format("json", OPTIONS, check, _decoder, JsonEncoder, reads_some=True, nothing=b"null")

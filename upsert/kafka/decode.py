@@ -1,9 +1,10 @@
 """Raw records to the rows of a table, a chunk at a time (pure).
 
 A record gives as many rows as its key and its value hold, each with each. The value's columns win over the
-key's where both hold one. On an upsert topic a record without a value is a tombstone: a row of kind ``-D``
-that has the key's columns and metadata only. A record without a key gives no row where the table has key
-columns. A record that cannot be read gives no rows but a `BadMessage`.
+key's where both hold one. On an upsert topic a record without a value is a tombstone, and so is JSON's
+``null``, which Kafka Connect writes where Debezium has unwrapped a deletion: a row of kind ``-D`` that has
+the key's columns and metadata only. A record without a key gives no row where the table has key columns. A
+record that cannot be read gives no rows but a `BadMessage`.
 """
 
 from __future__ import annotations
@@ -140,6 +141,7 @@ class RecordDecoder:
 
     def decode(self, records: pa.Table) -> DecodedRecords:
         """The rows of some records of the topic."""
+        records = self._with_tombstones(records)
         values = self._value.decode(one_array(records.column("value")))
         keys = None if self._key is None else self._key.decode(one_array(records.column("key")))
         bad: Reasons = {}
@@ -158,6 +160,14 @@ class RecordDecoder:
             rows = rows.filter(pa.array(~is_bad))
         found = tuple(BadMessage(position, reason) for position, reason in sorted(bad.items()))
         return DecodedRecords(rows, found, self._without_key(records, bad))
+
+    def _with_tombstones(self, records: pa.Table) -> pa.Table:
+        nothing = self._table.value.format.nothing
+        if not self._table.is_upsert or nothing is None:
+            return records
+        values = one_array(records.column("value"))
+        values = pc.if_else(pc.equal(values, nothing), pa.scalar(None, pa.binary()), values)
+        return records.set_column(records.column_names.index("value"), "value", values)
 
     def _parts(self, records: pa.Table, keys: Decoded | None, values: Decoded, bad: Reasons) -> RowSources:
         """Which record, which row of its key and which of its value make each row."""

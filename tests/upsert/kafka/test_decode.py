@@ -76,6 +76,15 @@ def test_a_value_is_an_update_and_no_value_a_deletion() -> None:
     ]
 
 
+def test_null_in_json_is_no_value_either() -> None:
+    # Kafka Connect writes it for a row that ExtractNewRecordState has unwrapped and that was deleted.
+    assert rows(words(), record({"word": "a"}, b"null"), record({"word": "b"})) == [
+        ("a", None, "-D"),
+        ("b", None, "-D"),
+    ]
+    assert rows(words(PLAIN, key_fields="word"), record({"word": "a"}, b"null")) == []
+
+
 def test_a_record_without_a_key_gives_no_row_and_is_counted() -> None:
     found = decode(words(), record(None, {"word": "a", "n": 1}), record(None, None), record({"word": "b"}))
     assert found.rows.to_pylist() == [{"word": "b", "n": None, "_row_kind": "-D"}]
