@@ -177,6 +177,38 @@ class QueryDialect(Spark):
             found: exp.Expr | None = super()._parse_function_call(*args, **given)
             if found is not None and self._prev is token:
                 found.meta.update({WORD: token.text.lower(), START: token.start, END: token.end + 1})
+            elif found is not None and token.token_type is TokenType.TABLE:  # an argument of a function
+                self._match_text_seq("WITH", "SINGLE", "PARTITION")
+                for kind in (TokenType.PARTITION_BY, TokenType.ORDER_BY):
+                    if self._match(kind):  # one column, or several in brackets
+                        is_one = not self._match(TokenType.L_PAREN, advance=False)
+                        self._parse_ordered() if is_one else self._parse_wrapped_csv(self._parse_ordered)
+            return found
+
+        def validate_expression(self, expression: Any, args: list[Any] | None = None) -> Any:
+            """As sqlglot, but a function may have arguments that it does not know: Spark says which."""
+            if args is None or isinstance(expression, exp.IgnoreNulls) or not expression.error_messages(args):
+                return super().validate_expression(expression, args)
+            made = exp.AnonymousAggFunc if isinstance(expression, exp.AggFunc) else exp.Anonymous
+            return made(this=expression.sql_name(), expressions=args)
+
+        def _parse_term(self, *args: Any, **given: Any) -> exp.Expr | None:
+            signs = self._tokens[max(0, self._index - 2) : self._index + 1]
+            if [token.token_type for token in signs] == [TokenType.GT] * 3 and _are_joined(signs):
+                self._advance()  # >>>, of which two are a sign to sqlglot
+            found: exp.Expr | None = super()._parse_term(*args, **given)
+            return found
+
+        def _parse_table_alias(self, *args: Any, **given: Any) -> exp.TableAlias | None:
+            found: exp.TableAlias | None = super()._parse_table_alias(*args, **given)
+            if self._match_text_seq("MAX", "RECURSION", "LEVEL"):
+                self._parse_number()
+            return found
+
+        def _parse_select(self, *args: Any, **given: Any) -> exp.Expr | None:
+            found: exp.Expr | None = super()._parse_select(*args, **given)
+            if isinstance(found, exp.Values) and self._match(TokenType.PIPE_GT, advance=False):
+                return self._parse_pipe_syntax_query(exp.select("*").from_(found, copy=False))
             return found
 
         def _parse_pipe_syntax_set_operator(self, query: exp.Query) -> exp.Query | None:
@@ -252,6 +284,11 @@ def _comments_white(text: str) -> str:
     if _CONTINUED.search(text) is None:
         return text
     return _QUOTED.sub(lambda one: " " * len(one[0]) if one["comment"] else one[0], text)
+
+
+def _are_joined(tokens: Sequence[Token]) -> bool:
+    """Whether nothing stands between words."""
+    return all(one.end + 1 == other.start for one, other in pairwise(tokens))
 
 
 def tokens_of(text: str, subject: str) -> Sequence[Token]:
@@ -389,6 +426,8 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
     wanted = (exp.Query, exp.Values) if is_query else exp.Expr
     if tree is None or isinstance(tree, exp.Command) or not isinstance(tree, wanted):
         what = "a query" if is_query else "an expression"
+        if isinstance(tree, exp.Insert):
+            what = "INSERT INTO t WITH … SELECT …, WITH in its query"
         raise SchemaError(f"{subject}: expected {what}, found {text.strip()[:40]!r}")
     _check_lists_go_on(tokens, subject, revision)
     return tree

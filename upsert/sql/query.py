@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from sqlglot import exp
@@ -251,8 +251,7 @@ class QueryText:
         ]
         edits = [*hints, *spark_words(self._white, self.subject), *given]
         tokens = tokens_of(self._white, self.subject)
-        if len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "(":
-            edits.append(Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM"))  # it is short for that
+        edits += _short_queries(tokens, edits)
         worded = Revision(self._white).edited(edits)
         steps = list(_steps(tokens))
         if steps and not _is_query(worded.text):
@@ -400,6 +399,40 @@ class QueryText:
         """The hint right after a table's name."""
         end = self.worded.original(_span(table)[1] - 1) + 1
         return next((hint for hint in self._hints if hint.after == end), None)
+
+
+_T: Final = TokenType
+_BEFORE_QUERIES: Final = frozenset({_T.L_PAREN, _T.R_PAREN, _T.UNION, _T.EXCEPT, _T.INTERSECT})
+"""What may stand before a query; a bracket that ends may be that of WITH."""
+
+
+def _short_queries(tokens: Sequence[Token], edits: Sequence[Edit]) -> Iterator[Edit]:
+    """``TABLE t`` and ``f(TABLE(t))`` as the queries for which they are short, but in words of Flink."""
+    names = (_T.VAR, _T.IDENTIFIER)
+    for at, token in enumerate(tokens):
+        kinds = [one.token_type for one in tokens[at + 1 : at + 3]]
+        if token.token_type is not _T.TABLE or any(one.start <= token.start < one.end for one in edits):
+            continue
+        is_first = at == 0 and kinds[:1] != [_T.L_PAREN]
+        if kinds and (is_first or (kinds[0] in names and _is_before_a_query(tokens[:at]))):
+            yield Edit(token.start, token.end + 1, "SELECT * FROM")
+        elif len(kinds) > 1 and kinds[0] is _T.L_PAREN and kinds[1] in names and _is_name(tokens[at + 2 :]):
+            yield Edit(tokens[at + 2].start, tokens[at + 2].start, "SELECT * FROM ")
+
+
+def _is_before_a_query(tokens: Sequence[Token]) -> bool:
+    """Whether the last words are such that a query may follow, which is no argument of a function."""
+    *_, before, last = (None, *tokens)
+    if last.token_type in (_T.ALL, _T.DISTINCT):
+        return before is not None and (before.token_type in _BEFORE_QUERIES or before.text.upper() == "MINUS")
+    is_call = last.token_type is _T.L_PAREN and before is not None and before.token_type is _T.VAR
+    return not is_call and (last.token_type in _BEFORE_QUERIES or last.text.upper() == "MINUS")
+
+
+def _is_name(tokens: Sequence[Token]) -> bool:
+    """Whether words before the next bracket that ends are those of one name."""
+    inside = list(takewhile(lambda one: one.token_type is not _T.R_PAREN, tokens))
+    return len(inside) % 2 == 1 and all(one.token_type is _T.DOT for one in inside[1::2])
 
 
 _STEP: Final = re.compile(

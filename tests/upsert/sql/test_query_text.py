@@ -40,6 +40,22 @@ def over(text: str, *views: str | None) -> str:
         ("SELECT a FROM t LATERAL VIEW explode(x) e AS a", ["t"]),
         ("SELECT 'FROM x' FROM t -- FROM y", ["t"]),
         ("FROM t SELECT a", ["t"]),
+        ("WITH w AS (TABLE t) (TABLE w) UNION ALL TABLE u MINUS TABLE db.`v x`", ["t", "u", "db.v x"]),
+        ("VALUES (1) AS w(a) |> JOIN t |> WHERE EXISTS (TABLE u |> SELECT b)", ["t", "u"]),
+        ("SELECT (table), table FROM t WHERE (table IS NULL) OR (table IN (1))", ["t"]),
+        (
+            "SELECT * FROM f(TABLE(t) PARTITION BY a ORDER BY (b DESC, c)), g(TABLE(u) ORDER BY b, x => 1)",
+            ["t", "u"],
+        ),
+        (
+            "WITH RECURSIVE w(n) MAX RECURSION LEVEL 9 AS (SELECT 1 UNION SELECT n FROM w JOIN t) TABLE w",
+            ["t"],
+        ),
+        ("SELECT a >>> 2, CAST(NULL AS ARRAY<ARRAY<ARRAY<INT>>>) FROM t", ["t"]),
+        (
+            "SELECT corr(DISTINCT a, b), any_value(a, true), any_value(b, (SELECT 1 FROM u)), now(1) FROM t",
+            ["u", "t"],
+        ),
     ],
 )
 def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables: list[str]) -> None:
@@ -55,6 +71,10 @@ def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables
         ("SELECT db.t.a, t.b FROM db.t", "SELECT t.a, t.b FROM `v` AS `t`"),
         ("SELECT `ä`.* FROM `ä`", "SELECT `ä`.* FROM `v` AS `ä`"),
         ("TABLE t", "SELECT * FROM `v` AS `t`"),
+        (
+            "SELECT * FROM f(TABLE(t) ORDER BY a)",
+            "SELECT * FROM f(TABLE(SELECT * FROM `v` AS `t`) ORDER BY a)",
+        ),
         ("SELECT a FROM t /*+ OPTIONS('scan.mode'='latest') */ AS x", "SELECT a FROM `v`  AS x"),
         ("SELECT a FROM t /*+ OPTIONS('k'='v') */ WHERE a", "SELECT a FROM `v` AS `t`  WHERE a"),
         ("SELECT /*+ BROADCAST(t) */ a FROM t", "SELECT /*+ BROADCAST(t) */ a FROM `v` AS `t`"),
@@ -174,6 +194,11 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
             "must be written t VERSION AS OF 12, or TIMESTAMP AS OF '…', found t@v12 at line 2, column 8",
         ),
         ("SELECT a FROM `t`@3", "must be written t VERSION AS OF 3, or TIMESTAMP AS OF '…', found t@3 at"),
+        (
+            "WITH w AS (SELECT 1) INSERT INTO t SELECT * FROM w",
+            "expected INSERT INTO t WITH … SELECT …, WITH in its query, found 'WITH w",
+        ),
+        ("SELECT a >> > 2 FROM t", "found '>' at line 1, column 13"),
         ("SELECT a FROM t; SELECT b", "query: expected a query, found 'SELECT a FROM t; SELECT b'"),
         (
             "SELECT a /*+ OPTIONS('k'='v') */ FROM t",

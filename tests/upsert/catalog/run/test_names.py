@@ -289,6 +289,10 @@ OF_TWO_TABLES = (
     "SELECT id FROM p |> ORDER BY id |> LIMIT 1 + 1",
     "FROM p |> SELECT id |> UNION ALL SELECT k AS id FROM q |> WHERE id > 0",
     "FROM p |> SET k = (SELECT max(n) FROM q), val = 1 |> DROP `current_date` |> SORT BY id |> OFFSET 2",
+    "VALUES (7) AS v(id) |> WHERE EXISTS (TABLE q |> WHERE n > 0) |> UNION ALL SELECT id FROM p",
+    "SELECT * FROM (TABLE q) UNION TABLE q",
+    # functions that take more than they used to
+    "SELECT any_value(val, true) AS v, corr(DISTINCT id, k) AS c, max(id >>> 1) AS m FROM p WHERE id = 1",
     # a field of a column, and a table whose name ends so
     "SELECT id FROM p AS `x.address` WHERE address.id = 4",
     "SELECT id FROM p AS `address` WHERE address.id = 4",
