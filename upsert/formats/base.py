@@ -183,8 +183,8 @@ OF_ROWS: Final[Mapping[str, str]] = {
 """Formats whose messages are rows: their module, loaded when a table needs it, and the name in it."""
 
 OF_CHANGES: Final[Mapping[str, str]] = {
-    "debezium-json": "upsert.formats.cdc_json:DEBEZIUM",
-    "debezium-avro-confluent": "upsert.formats.debezium_avro_confluent:FORMAT",
+    "debezium-json": "upsert.formats.debezium.json:FORMAT",
+    "debezium-avro-confluent": "upsert.formats.debezium.avro_confluent:FORMAT",
     "canal-json": "upsert.formats.cdc_json:CANAL",
     "maxwell-json": "upsert.formats.cdc_json:MAXWELL",
     "ogg-json": "upsert.formats.cdc_json:OGG",

@@ -1,4 +1,4 @@
-r"""Change records in JSON: ``canal-json``, ``debezium-json``, ``maxwell-json`` and ``ogg-json`` (pure).
+r"""Change records in JSON: ``canal-json``, ``maxwell-json`` and ``ogg-json`` (pure).
 
 They follow Flink's formats of these names; values are those of the format ``json``. A message is an object of
 the images of a row, the kind of change and metadata, which have other names with every tool. It is written as
@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert import options, types
+from upsert import types
 from upsert.arrays import Mask, Positions, is_null
-from upsert.errors import ConfigurationError
 from upsert.formats import cdc
 from upsert.formats.base import BadMessage, FormatContext
 from upsert.formats.cdc import ChangedRows, Envelopes, Images
@@ -122,11 +121,12 @@ def _old_of(fields: pa.Schema) -> pa.StructType:
     return pa.struct([field.with_nullable(True) for field in fields])
 
 
-def _check(context: FormatContext) -> None:
+def check(context: FormatContext) -> None:
+    """Refuse fields whose types JSON has no form for."""
     check_types(context.fields)
 
 
-class _ChangeEncoder:
+class ChangeEncoder:
     """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it.
 
     ``added`` and ``removed`` are what is written before and after such a row.
@@ -336,191 +336,6 @@ class _OggReader(_Reader):
         return times.cast(types.TIMESTAMP)
 
 
-_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
-
-DEBEZIUM_METADATA: Final = (
-    MetadataKey("schema", pa.string()),
-    MetadataKey("ingestion-timestamp", types.TIMESTAMP),
-    MetadataKey("source.timestamp", types.TIMESTAMP),
-    MetadataKey("source.database", pa.string()),
-    MetadataKey("source.schema", pa.string()),
-    MetadataKey("source.table", pa.string()),
-    MetadataKey("source.properties", _PROPERTIES),
-)
-_SOURCE: Final = {
-    "source.timestamp": {"ts_ms": pa.int64()},
-    "source.database": {"db": pa.string()},
-    "source.schema": {"schema": pa.string()},
-    "source.table": {"table": pa.string(), "collection": pa.string()},
-}
-"""Metadata key -> the fields of the block ``source`` that it comes from."""
-
-DEBEZIUM_REMEDY: Final = (
-    "a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL, or, for updates, its topic the "
-    "option 'cdc-events-duplicate' = 'true'"
-)
-"""How Debezium comes to write the image before a change."""
-
-
-_UNAVAILABLE: Final = "__debezium_unavailable_value"
-"""What Debezium writes for a value that a database did not send; a connector may be told another text."""
-
-
-def debezium_images(envelopes: Envelopes, first_kinds: Positions, *, needs_before: bool) -> Images:
-    """The images of Debezium's envelopes; refuses those that lack one, or a value.
-
-    Of a long value that an update leaves as it is, PostgreSQL says nothing, nor does Oracle of a LOB.
-    """
-    after = envelopes.columns["after"]
-    for field, column in zip(after.type, after.flatten(), strict=True):
-        envelopes.refuse(
-            _is_unavailable(column),
-            f"field 'after.{field.name}' has no value, for the database did not send a long one that was not "
-            "changed; a table of PostgreSQL needs ALTER TABLE ... REPLICA IDENTITY FULL, or leave out the "
-            "column",
-        )
-    return cdc.before_and_after(envelopes, first_kinds, DEBEZIUM_REMEDY, needs_before=needs_before)
-
-
-def _is_unavailable(column: pa.Array) -> Mask:
-    if pa.types.is_list(column.type) and column.type.value_type in (pa.string(), pa.binary()):
-        found = np.zeros(len(column), np.bool_)
-        found[pc.list_parent_indices(column).to_numpy()[_is_unavailable(column.flatten())]] = True
-        return found
-    if column.type not in (pa.string(), pa.binary()):
-        return np.zeros(len(column), np.bool_)
-    text = pa.scalar(_UNAVAILABLE.encode()).cast(column.type)
-    mask: Mask = pc.equal(column, text).fill_null(False).to_numpy(zero_copy_only=False)
-    return mask
-
-
-def debezium_envelope(context: FormatContext) -> list[pa.Field]:
-    """The fields of an envelope that a decoder needs."""
-    image = pa.struct(list(context.fields))
-    fields = [pa.field("before", image), pa.field("after", image), pa.field("op", pa.string())]
-    if "ingestion-timestamp" in context.metadata:
-        fields.append(pa.field("ts_ms", pa.int64()))
-    if "source.properties" in context.metadata:
-        fields.append(pa.field("source", _PROPERTIES))
-    elif found := {name: type_ for key in context.metadata for name, type_ in _SOURCE.get(key, {}).items()}:
-        fields.append(pa.field("source", pa.struct(found.items())))
-    return fields
-
-
-def debezium_metadata(key: str, envelopes: Envelopes) -> pa.Array:
-    """The values of a metadata key, one for each envelope; not those of the schema."""
-    columns = envelopes.columns
-    if key == "source.properties":
-        return columns["source"]
-    if key == "ingestion-timestamp":
-        return envelopes.times(columns["ts_ms"], "ts_ms")
-    found = [_member(columns["source"], name) for name in _SOURCE[key]]
-    if key != "source.timestamp":
-        return pc.coalesce(*found)
-    millis = found[0]
-    if millis.type == pa.string():
-        millis, bad = read_column(millis, pa.int64(), TimestampStandard.SQL)
-        if bad is not None:
-            envelopes.refuse(bad, "field 'source.ts_ms' is no BIGINT")
-    return envelopes.times(millis, "source.ts_ms")
-
-
-def _member(source: pa.Array, name: str) -> pa.Array:
-    if pa.types.is_map(source.type):
-        return pc.map_lookup(source, pa.scalar(name), "first")
-    return source.flatten()[source.type.get_field_index(name)]
-
-
-def _missing(name: str, has_schema: bool, envelopes: Envelopes, row: int) -> str:
-    """Says that a message has no such field, what it seems to be, and what to do then."""
-    message = envelopes.messages[int(envelopes.positions[row])].as_py()
-    if b'"specversion"' in message:
-        remedy = (
-            "this is a CloudEvent, which no format reads; let the connector write with "
-            "org.apache.kafka.connect.json.JsonConverter"
-        )
-    elif has_schema:
-        remedy = "schema-include is set"
-    elif b'"payload"' in message:
-        remedy = "where messages carry their schema, set schema-include"
-    else:
-        remedy = "rows that Debezium has unwrapped are of the format json"
-    return f"field {name!r} is missing; {remedy}"
-
-
-class _DebeziumReader:
-    """``debezium-json``: each message is a change, with the row before and after it, and maybe with a schema.
-
-    ``c`` and ``r`` (snapshot) are ``+I``, ``u`` is ``-U`` and ``+U``, ``d`` is ``-D``; a message of a
-    log-compacted topic that is empty gives nothing. Written are ``+I`` and ``+U`` as ``c``, ``-U`` and ``-D``
-    as ``d``.
-
-    >>> context = FormatContext(pa.schema([("id", pa.int64()), ("n", pa.int64())]))
-    >>> message = b'{"before": {"id": 1, "n": 5}, "after": {"id": 1, "n": 6}, "op": "u"}'
-    >>> found = DEBEZIUM.decoder(context).decode(pa.array([message]))
-    >>> found.kinds.to_pylist(), found.rows.to_pylist()
-    (['-U', '+U'], [{'id': 1, 'n': 5}, {'id': 1, 'n': 6}])
-    """
-
-    def __init__(self, context: FormatContext) -> None:
-        self._has_schema = bool(context.options.get("schema-include", False))
-        self._needs_before = context.needs_before
-        fields = debezium_envelope(context)
-        if self._has_schema:
-            fields = [pa.field("payload", pa.struct(fields))]
-        if "schema" in context.metadata:
-            fields.append(pa.field("schema", pa.string()))
-        self._reader = JsonReader(pa.schema(fields), JsonDialect.of(context.options), takes_arrays=False)
-
-    def read(self, messages: pa.Array) -> Envelopes:
-        envelopes = Envelopes(self._reader.decode(messages), messages)
-        if self._has_schema:
-            payload = envelopes.columns.pop("payload")
-            envelopes.refuse(is_null(payload), partial(_missing, "payload", True, envelopes))
-            names = [field.name for field in payload.type]
-            envelopes.columns |= dict(zip(names, payload.flatten(), strict=True))
-        is_missing = is_null(envelopes.columns["op"])
-        envelopes.refuse(is_missing, partial(_missing, "op", self._has_schema, envelopes))
-        return envelopes
-
-    def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
-        return debezium_images(envelopes, first_kinds, needs_before=self._needs_before)
-
-    def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
-        return envelopes.columns[key] if key == "schema" else debezium_metadata(key, envelopes)
-
-
-def _debezium_encoder(context: FormatContext) -> _ChangeEncoder:
-    if context.options.get("schema-include"):
-        raise ConfigurationError(
-            "debezium-json: option 'schema-include' must be false to write, got true; messages are written "
-            "without a schema"
-        )
-    return _ChangeEncoder(
-        context, ('{"before":null,"after":', ',"op":"c"}'), ('{"before":', ',"after":null,"op":"d"}')
-    )
-
-
-DEBEZIUM_OPERATION: Final = "op"
-DEBEZIUM_KINDS: Final = {"c": cdc.INSERT, "r": cdc.INSERT, "u": cdc.UPDATE_BEFORE, "d": cdc.DELETE}
-
-DEBEZIUM: Final = cdc.cdc_format(
-    cdc.CdcTool(
-        name="debezium-json",
-        options=(
-            Option("schema-include", options.boolean, "whether each message carries its schema", False),
-            *SHARED_OPTIONS,
-        ),
-        metadata=DEBEZIUM_METADATA,
-        operation=DEBEZIUM_OPERATION,
-        first_kinds=DEBEZIUM_KINDS,
-        check=_check,
-        reader=_DebeziumReader,
-        encoder=_debezium_encoder,
-        splits_key_changes=True,
-    )
-)
-
 CANAL: Final = cdc.cdc_format(
     cdc.CdcTool(
         name="canal-json",
@@ -542,10 +357,10 @@ CANAL: Final = cdc.cdc_format(
             "DELETE": cdc.DELETE,
             "CREATE": cdc.NO_ROW,
         },
-        check=_check,
+        check=check,
         reader=_CanalReader,
         encoder=partial(
-            _ChangeEncoder,
+            ChangeEncoder,
             added=('{"data":[', '],"type":"INSERT"}'),
             removed=('{"data":[', '],"type":"DELETE"}'),
         ),
@@ -566,10 +381,10 @@ MAXWELL: Final = cdc.cdc_format(
             "bootstrap-start": cdc.NO_ROW,
             "bootstrap-complete": cdc.NO_ROW,
         },
-        check=_check,
+        check=check,
         reader=_MaxwellReader,
         encoder=partial(
-            _ChangeEncoder,
+            ChangeEncoder,
             added=('{"data":', ',"type":"insert"}'),
             removed=('{"data":', ',"type":"delete"}'),
         ),
@@ -583,10 +398,10 @@ OGG: Final = cdc.cdc_format(
         metadata=_metadata_of(_OggReader.members),
         operation=_OggReader.operation,
         first_kinds={"I": cdc.INSERT, "U": cdc.UPDATE_BEFORE, "D": cdc.DELETE},
-        check=_check,
+        check=check,
         reader=_OggReader,
         encoder=partial(
-            _ChangeEncoder,
+            ChangeEncoder,
             added=('{"before":null,"after":', ',"op_type":"I"}'),
             removed=('{"before":', ',"after":null,"op_type":"D"}'),
         ),

@@ -11,7 +11,8 @@ from tests.upsert.formats.random_columns import SCALARS, nested, plain, schemas,
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import Format, FormatContext, Side
-from upsert.formats.cdc_json import CANAL, DEBEZIUM, MAXWELL, OGG
+from upsert.formats.cdc_json import CANAL, MAXWELL, OGG
+from upsert.formats.debezium.json import FORMAT as DEBEZIUM
 from upsert.options import parse
 
 FORMATS = (CANAL, DEBEZIUM, MAXWELL, OGG)

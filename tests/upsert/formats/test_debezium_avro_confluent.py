@@ -18,8 +18,8 @@ from tests.upsert.formats.test_avro_confluent import message
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import Decoded, FormatContext, Side
-from upsert.formats.cdc_json import DEBEZIUM
-from upsert.formats.debezium_avro_confluent import FORMAT
+from upsert.formats.debezium.avro_confluent import FORMAT
+from upsert.formats.debezium.json import FORMAT as DEBEZIUM
 from upsert.options import parse as parse_options
 
 URL = "http://registry.invalid:8081"

@@ -14,8 +14,9 @@ from tests.upsert.formats import json_changes
 from tests.upsert.formats.json_changes import changes
 from upsert.errors import ConfigurationError
 from upsert.formats.base import FormatContext
-from upsert.formats.cdc_json import DEBEZIUM, OGG_REMEDY
 from upsert.formats.cdc_json import OGG as FORMAT
+from upsert.formats.cdc_json import OGG_REMEDY
+from upsert.formats.debezium.json import FORMAT as DEBEZIUM
 from upsert.options import parse
 
 N = pa.schema([("n", pa.int64())])

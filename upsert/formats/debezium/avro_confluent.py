@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Positions, is_null, one_array
-from upsert.formats import avro, avro_confluent, cdc, cdc_json
+from upsert.formats import avro, avro_confluent, cdc
 from upsert.formats.base import FormatContext
+from upsert.formats.debezium import envelope
 
 NAME: Final = "debezium-avro-confluent"
 
@@ -25,7 +26,7 @@ class _DebeziumAvroReader:
     def __init__(self, context: FormatContext) -> None:
         of_schema = tuple(key for key in context.metadata if key in avro_confluent.METADATA)
         self._needs_before = context.needs_before
-        fields = pa.schema(cdc_json.debezium_envelope(context))
+        fields = pa.schema(envelope.fields_of(context))
         self._messages = avro_confluent.AvroConfluentDecoder(
             replace(context, fields=fields, metadata=of_schema)
         )
@@ -42,12 +43,12 @@ class _DebeziumAvroReader:
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:
-        return cdc_json.debezium_images(envelopes, first_kinds, needs_before=self._needs_before)
+        return envelope.images(envelopes, first_kinds, needs_before=self._needs_before)
 
     def metadata(self, key: str, envelopes: cdc.Envelopes) -> pa.Array:
         if key in avro_confluent.METADATA:
             return envelopes.columns[key]
-        return cdc_json.debezium_metadata(key, envelopes)
+        return envelope.metadata(key, envelopes)
 
 
 class _DebeziumAvroEncoder:
@@ -94,11 +95,11 @@ TOOL: Final = cdc.CdcTool(
     name=NAME,
     options=avro_confluent.OPTIONS,
     metadata=(
-        *cdc_json.DEBEZIUM_METADATA,
+        *envelope.METADATA,
         *(key for key in avro_confluent.FORMAT.metadata if key.key != avro.SCHEMA_KEY),
     ),
-    operation=cdc_json.DEBEZIUM_OPERATION,
-    first_kinds=cdc_json.DEBEZIUM_KINDS,
+    operation=envelope.OPERATION,
+    first_kinds=envelope.KINDS,
     check=_check,
     reader=_DebeziumAvroReader,
     encoder=_DebeziumAvroEncoder,
