@@ -56,6 +56,7 @@ from planner.views.stages import (
     united_in,
     why_all,
     why_not,
+    without_order,
 )
 from planner.views.top_rows import Top, top_table, tops_of
 from planner.views.unindexed import unindexed
@@ -85,7 +86,7 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptRows:
     catalyst = Catalyst(df)
     joined = unnested(catalyst, catalyst.analyzed(df))
     whole = catalyst.dataframe(joined)
-    plan = read_plan(catalyst, whole)
+    plan = without_order(read_plan(catalyst, whole))
     leaves = (leaf.rows for leaf in walk(plan) if isinstance(leaf, Relation))
     uuids = {rows.table.path: Table.open(rows.table.path).uuid for rows in leaves if rows is not None}
     settings = replace(settings, small=frozenset(path for path in uuids if uuids[path] in view.small))

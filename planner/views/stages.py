@@ -46,6 +46,7 @@ from planner.plan.trees import (
     transform_up,
     tree,
     walk,
+    with_children,
 )
 from planner.refusals import Refused
 from planner.settings import Settings
@@ -187,6 +188,26 @@ def _changes_of(node: _Node, settings: Settings) -> Changes | None:
     return Changes(trace.after, tables, is_unique, still)
 
 
+def without_order(plan: Plan) -> Plan:
+    """A query without the ORDER BY of its rows, which a table does not keep; one below a LIMIT stays.
+
+    It lies below a projection where it names a column that the query leaves out.
+
+    >>> rows = Relation("r", (Column(1, "a", "int"), Column(2, "b", "int")))
+    >>> ordered = Project(Opaque("Sort", (rows,), rows.columns), (Output.of(rows.columns[0]),))
+    >>> without_order(ordered).child.name
+    'r'
+    >>> limited = Opaque("GlobalLimit", (ordered,), ordered.columns)
+    >>> without_order(limited) is limited
+    True
+    """
+    if isinstance(plan, Opaque) and plan.name == "Sort":
+        return without_order(plan.inputs[0])
+    if not isinstance(plan, Filter | Project | Wrapper):
+        return plan
+    return with_children(plan, [without_order(child) for child in children(plan)])
+
+
 @dataclass(frozen=True)
 class Joined:
     """Joins of a query, or a UNION ALL, whose rows follow from their tables' changes, below something else.
@@ -291,7 +312,7 @@ def _refusals(plan: Plan, settings: Settings) -> Sequence[Refused]:
 def _lowest(plan: Plan, settings: Settings) -> Plan:
     """The lowest part of a query that does not follow from the changes of its tables."""
     for child in children(plan):
-        if changes_of(child, settings) is None:
+        if changes_of(without_order(child), settings) is None:
             return _lowest(child, settings)
     return plan
 

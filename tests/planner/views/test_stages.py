@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import types as t
 
 from planner.plan.expressions import Aggregation, Column, Literal
-from planner.plan.nodes import Aggregate, Filter, GroupBy, Opaque, Output, Plan, Relation, TableRows
+from planner.plan.nodes import Aggregate, Filter, GroupBy, Opaque, Output, Plan, Project, Relation, TableRows
 from planner.plan.sources import ManagedTable
 from planner.settings import Settings
 from planner.views.partition_table import _can_be_hashed
 from planner.views.stage_table import _can_be_key
-from planner.views.stages import changes_of, has_stage, stages_of
+from planner.views.stages import changes_of, has_stage, stages_of, why_all
 from upsert.schema import TableSchema
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "x": pa.int64()}, primary_key=["id"])
@@ -60,6 +60,13 @@ def test_no_changes_follow_above_what_remembers_rows() -> None:
     for plan in (counted(rows, X, N), Filter(counted(rows, X, N), TRUE), limited, Filter(limited, TRUE)):
         assert changes_of(plan, PLAIN) is None
     assert changes_of(Opaque("Sort", (rows,), rows.columns), PLAIN) is not None
+
+
+def test_a_limit_is_what_needs_all_rows_whatever_its_order_is_of() -> None:
+    """The order lies below a projection where the query leaves a column of it out."""
+    ordered = Project(Opaque("Sort", (table(),), (ID, X)), (Output.of(ID),))
+    limited = Opaque("GlobalLimit", (Opaque("LocalLimit", (ordered,), (ID,)),), (ID,))
+    assert why_all(limited, PLAIN) == "LIMIT"
 
 
 @pytest.mark.parametrize(
