@@ -426,8 +426,8 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
     wanted = (exp.Query, exp.Values) if is_query else exp.Expr
     if tree is None or isinstance(tree, exp.Command) or not isinstance(tree, wanted):
         what = "a query" if is_query else "an expression"
-        if isinstance(tree, exp.Insert):
-            what = "INSERT INTO t WITH … SELECT …, WITH in its query"
+        if isinstance(tree, exp.DML):
+            what = "WITH in the query of INSERT, the source of MERGE, or a subquery of UPDATE or DELETE"
         raise SchemaError(f"{subject}: expected {what}, found {text.strip()[:40]!r}")
     _check_lists_go_on(tokens, subject, revision)
     return tree

@@ -196,7 +196,7 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
         ("SELECT a FROM `t`@3", "must be written t VERSION AS OF 3, or TIMESTAMP AS OF '…', found t@3 at"),
         (
             "WITH w AS (SELECT 1) INSERT INTO t SELECT * FROM w",
-            "expected INSERT INTO t WITH … SELECT …, WITH in its query, found 'WITH w",
+            "expected WITH in the query of INSERT, the source of MERGE, or a subquery of UPDATE or DELETE",
         ),
         ("SELECT a >> > 2 FROM t", "found '>' at line 1, column 13"),
         ("SELECT a FROM t; SELECT b", "query: expected a query, found 'SELECT a FROM t; SELECT b'"),

@@ -80,12 +80,17 @@ def _is_assignable(given: Any, wanted: Any) -> bool:
 
 def assigned_type(column: Column, given: Any, subject: str) -> Any:
     """Spark's type of a column that gets values of a type; refuses what SQL does not let go into it."""
+    from pyspark.sql.types import StructType
+
     wanted = spark_type(column)
     if not _is_assignable(given, wanted):
         name = column.sql_type
+        value = f"CAST(… AS {name})"
+        if isinstance(given, StructType) and isinstance(wanted, StructType):  # a cast goes by their places
+            value = f"named_struct({', '.join(f'{field!r}, …' for field in wanted.names)})"
         raise SchemaError(
-            f"{subject}: column {column.name!r} must be {name}, got {type_name(given)}; write "
-            f"CAST(… AS {name}) in the query"
+            f"{subject}: column {column.name!r} must be {name}, got {type_name(given)}; write {value} in the "
+            "query"
         )
     return wanted
 

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, IntegralType, StructField, StructType
 
-from upsert import types
 from upsert.catalog.results import Done, Result, many
-from upsert.catalog.run.assignments import assigned, default_of, own_names
+from upsert.catalog.run.assignments import assigned, default_of, own_names, spark_type
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.jobs import configured, needed
 from upsert.catalog.run.queries import check_tables, frame
@@ -49,6 +47,7 @@ from upsert.store.predicate import where_to_json
 from upsert.types import quoted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from upsert.catalog.context import Context
@@ -324,9 +323,9 @@ class _Changes:
 
     def _is_stored_as_compared(self, name: str, given: DataType) -> bool:
         """Whether each value of a type equals what a column has that gets it."""
-        own, other = self.table.schema.type_of(name), types.from_json(given.jsonValue())
+        own = spark_type(self.table.schema.column(name))
         # a whole number that does not fit is an error
-        return bool(own == other or (pa.types.is_integer(own) and pa.types.is_integer(other)))
+        return bool(own == given or (isinstance(own, IntegralType) and isinstance(given, IntegralType)))
 
     def _of_inserted(self, named: Sequence[Named]) -> list[Named]:
         """What is true of each key that is inserted too: its column gets what ON compares it with."""

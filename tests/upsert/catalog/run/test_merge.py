@@ -499,6 +499,11 @@ class TestMerge:
         assert message in str(raised.value)
         assert catalog.table("days").snapshot().id == 1
 
+    def test_a_key_of_the_source_may_have_no_type(self, catalog: Catalog, spark: SparkSession) -> None:
+        source = "(SELECT upper('tue') AS day, NULL AS id, 2 AS n) s ON t.day = s.day AND t.id = s.id"
+        with pytest.raises(SchemaError, match="PRIMARY KEY column 'id' must not be NULL"):
+            catalog.sql(f"MERGE INTO days t USING {source} WHEN NOT MATCHED THEN INSERT *", spark)
+
     def test_table_that_cannot_be_merged_into_is_refused_with_the_remedy(self, catalog: Catalog) -> None:
         catalog.sql(
             "CREATE TABLE sums (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED) "

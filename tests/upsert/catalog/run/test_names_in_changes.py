@@ -193,7 +193,7 @@ def test_fields_have_names_in_any_case_and_numbers_that_fit(
         assert len(wanted) == 3
         assert rows(catalog, session, text.format("t")) == wanted
         for other in ("named_struct('b', NULL, 'a', 1)", "named_struct('a', 1)"):
-            with pytest.raises(SchemaError, match="column 's' must be STRUCT"):
+            with pytest.raises(SchemaError, match=r"'s' must be STRUCT.*; write named_struct"):
                 catalog.sql(f"UPDATE t SET s = {other}", session)
     finally:
         session.sql("DROP TABLE nested")
