@@ -129,7 +129,7 @@ def test_a_long_value_that_an_update_left_as_it_is_is_not_known(type_: pa.DataTy
     [
         ({"after": None, "op": "c"}, "field 'after' is NULL in an insert or update"),
         ({"before": {"n": 1}, "after": None, "op": "u"}, "field 'after' is NULL in an insert or update"),
-        ({"after": {"n": 1}, "op": "t"}, "field 'op': 't' is none of c, r, u, d"),
+        ({"after": {"n": 1}, "op": "x"}, "field 'op': 'x' is none of c, r, u, d"),
         ({"payload": {}}, "field 'op' is missing; where messages carry their schema, set schema-include"),
         ({"n": 1}, "field 'op' is missing; rows that Debezium has unwrapped are of the format json"),
         (CLOUD_EVENT, f"field 'op' is missing; {IS_CLOUD_EVENT}"),

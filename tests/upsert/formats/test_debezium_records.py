@@ -184,3 +184,28 @@ def test_days_that_spark_does_not_have_are_bad_or_null() -> None:
     assert [one.position for one in read(**PLAIN).bad] == [0, 1, 2]
     rows = read(**PLAIN, ignore_parse_errors="true").rows.to_pylist()
     assert rows == [{"id": number, "dt": day, "ts": None} for number, day in ((1, None), (2, None), LOST)]
+
+
+@pytest.mark.parametrize(
+    ("column", "type_"),
+    [
+        ("t", pa.string()),
+        ("ta", list_of(pa.string())),
+        ("b", pa.binary()),
+        ("ints", list_of(pa.int32())),
+        ("bigs", list_of(pa.int64())),
+        ("ds", list_of(pa.date32())),
+        ("us", list_of(pa.string())),
+        ("hs", pa.string()),
+        ("j", pa.string()),
+    ],
+)
+def test_a_long_value_that_an_update_left_as_it_was_is_missed(column: str, type_: pa.DataType) -> None:
+    (message,) = records("plain.shop.toast")
+    fields = pa.schema([("id", pa.int32()), (column, type_)])
+    assert f"field 'after.{column}' has no value" in reason(FORMAT, fields, message)
+
+
+def test_a_truncation_says_what_to_do() -> None:
+    (message,) = records("iso.shop.truncated")
+    assert "'t' is a TRUNCATE" in reason(FORMAT, pa.schema([("id", pa.int32())]), message)

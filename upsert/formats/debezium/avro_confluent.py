@@ -40,6 +40,7 @@ class _DebeziumAvroReader:
             is_null(envelopes.columns["op"]),
             "field 'op' is missing; rows that Debezium has unwrapped are of the format avro-confluent",
         )
+        envelope.refuse_truncations(envelopes)
         return envelopes
 
     def images(self, envelopes: cdc.Envelopes, first_kinds: Positions) -> cdc.Images:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import md5
 from typing import Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +47,19 @@ REMEDY: Final = (
 _UNAVAILABLE: Final = "__debezium_unavailable_value"
 """What Debezium writes for a value that a database did not send; a connector may be told another text."""
 
+_IN_TEXTS: Final = {
+    # PostgreSQL's hstore is JSON, and what stands for a uuid[] has the UUID of the text
+    pa.string(): (
+        _UNAVAILABLE,
+        f'{{"{_UNAVAILABLE}":"{_UNAVAILABLE}"}}',
+        str(UUID(bytes=md5(_UNAVAILABLE.encode(), usedforsecurity=False).digest(), version=3)),
+    ),
+    pa.binary(): (_UNAVAILABLE,),
+}
+_LETTERS: Final = pa.array(_UNAVAILABLE.encode(), pa.int32())
+_COUNTED: Final = (pa.int32(), pa.int64(), pa.date32())
+"""Elements of arrays for which Debezium writes the letters' numbers; for those of others it writes NULL."""
+
 
 def images(envelopes: Envelopes, first_kinds: Positions, *, needs_before: bool) -> Images:
     """The images of Debezium's envelopes; refuses those that lack one, or a value.
@@ -63,15 +78,31 @@ def images(envelopes: Envelopes, first_kinds: Positions, *, needs_before: bool) 
 
 
 def _is_unavailable(column: pa.Array) -> Mask:
-    if pa.types.is_list(column.type) and column.type.value_type in (pa.string(), pa.binary()):
-        found = np.zeros(len(column), np.bool_)
+    type_ = column.type
+    found = np.zeros(len(column), np.bool_)
+    if pa.types.is_map(type_):
+        return _is_unavailable(pa.ListArray.from_arrays(column.offsets, column.keys))
+    if type_ in _IN_TEXTS:
+        texts = pa.array([text.encode() for text in _IN_TEXTS[type_]]).cast(type_)
+        found[:] = pc.is_in(column, value_set=texts).to_numpy(zero_copy_only=False)
+    elif pa.types.is_list(type_) and type_.value_type in _IN_TEXTS:
         found[pc.list_parent_indices(column).to_numpy()[_is_unavailable(column.flatten())]] = True
-        return found
-    if column.type not in (pa.string(), pa.binary()):
-        return np.zeros(len(column), np.bool_)
-    text = pa.scalar(_UNAVAILABLE.encode()).cast(column.type)
-    mask: Mask = pc.equal(column, text).fill_null(False).to_numpy(zero_copy_only=False)
-    return mask
+    elif pa.types.is_list(type_) and type_.value_type in _COUNTED:
+        is_as_long = pc.equal(pc.list_value_length(column), len(_UNAVAILABLE)).fill_null(False)
+        for row in np.flatnonzero(is_as_long.to_numpy(zero_copy_only=False)).tolist():
+            items = column[row].values
+            found[row] = items.cast(pa.int32()).equals(_LETTERS) if items.null_count == 0 else False
+    return found
+
+
+def refuse_truncations(envelopes: Envelopes) -> None:
+    """Refuse a TRUNCATE, which a connector writes that is told not to skip it."""
+    is_truncation = pc.equal(envelopes.columns["op"], "t").fill_null(False).to_numpy(zero_copy_only=False)
+    envelopes.refuse(
+        is_truncation,
+        "field 'op': 't' is a TRUNCATE, which does not say what rows there were; truncate the tables into "
+        "which the changes go, and pass it over by 'bad-records' = 'skip'",
+    )
 
 
 def fields_of(context: FormatContext) -> list[pa.Field]:

@@ -154,6 +154,7 @@ class _DebeziumReader:
             envelopes.columns |= dict(zip(names, payload.flatten(), strict=True))
         is_missing = is_null(envelopes.columns["op"])
         envelopes.refuse(is_missing, partial(_missing, "op", self._has_schema, envelopes))
+        envelope.refuse_truncations(envelopes)
         return envelopes
 
     def _rows(self, messages: pa.Array) -> Decoded:
