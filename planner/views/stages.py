@@ -16,6 +16,7 @@ from planner.plan.expressions import (
     columns_of,
     conjuncts,
     equal_columns,
+    has_subquery,
 )
 from planner.plan.keys import is_unique_by
 from planner.plan.nodes import (
@@ -346,6 +347,8 @@ def _kind_of_all_rows(node: Plan) -> str | None:
             named = dict.fromkeys(one.name.upper() for one in aggregations(outputs))
             functions = " and ".join(named) or "DISTINCT"
             return f"{functions} of groups" if groups else f"{functions} of all rows"
+        case Filter() | Project() | Join() if any(map(has_subquery, expressions(node))):
+            return "a subquery that cannot be a join"
         case Join(condition=condition) if not any(
             isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe")
             for part in conjuncts(condition)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from planner.plan.expressions import Aggregation, Column, Literal
+from planner.plan.expressions import SUBQUERY, Aggregation, Call, Column, Literal
 from planner.plan.nodes import Aggregate, Filter, GroupBy, Opaque, Output, Plan, Project, Relation, TableRows
 from planner.plan.sources import ManagedTable
 from planner.settings import Settings
@@ -67,6 +67,12 @@ def test_a_limit_is_what_needs_all_rows_whatever_its_order_is_of() -> None:
     ordered = Project(Opaque("Sort", (table(),), (ID, X)), (Output.of(ID),))
     limited = Opaque("GlobalLimit", (Opaque("LocalLimit", (ordered,), (ID,)),), (ID,))
     assert why_all(limited, PLAIN) == "LIMIT"
+
+
+def test_a_subquery_that_is_left_needs_all_rows() -> None:
+    """What the rules for streams say of it does not help a view."""
+    value = Call("EqualTo", (ID, Call(SUBQUERY, ())), "boolean")
+    assert why_all(Filter(table(), value), PLAIN) == "a subquery that cannot be a join"
 
 
 @pytest.mark.parametrize(

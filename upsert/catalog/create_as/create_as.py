@@ -31,7 +31,7 @@ from upsert.catalog.create_as.object_store import ObjectStoreStage, ObjectStoreS
 from upsert.catalog.create_as.stages import Entry
 from upsert.catalog.job_hooks import Job, JobStatusHook
 from upsert.catalog.warehouse import Warehouse
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.managed.writer import described_sink
@@ -46,7 +46,7 @@ from upsert.store import Table
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions, with_own_columns
 from upsert.stream_keys import UpsertKey
-from upsert.types import any_case
+from upsert.types import any_case, first_repeated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,9 +75,14 @@ def derived_schema(
     >>> schema = derived_schema("t", StructType().add("id", "long").add("n", "integer"), primary_key=["id"])
     >>> schema.names, schema.primary_key
     (('id', 'n'), ('id',))
+
+    Raises:
+        SchemaError: two columns have one name, or a column or the key is not possible in a table.
     """
     of = f"table {name!r}"
     columns = tuple(column_of(field, of) for field in rows.fields if field.name != ROW_KIND_COLUMN)
+    if repeated := first_repeated(column.name for column in columns):
+        raise SchemaError(f"{of}: its query gives two columns {repeated!r}; give one another name with AS")
     key = tuple(primary_key) or _group_key(rows)
     return Declared(columns, key, tuple(indexes), tuple(partitioned_by), comment).schema(of)
 
