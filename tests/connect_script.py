@@ -105,6 +105,7 @@ for name, columns, more in (
     ("products", "product_id BIGINT, name STRING", ""),
     ("sales", "id BIGINT, name STRING, amount DOUBLE", ""),
     ("kinds", "id BIGINT, name STRING", ""),
+    ("sold", "product_id BIGINT, name STRING", ""),
     ("copy", "id BIGINT, product_id BIGINT, amount DOUBLE", ""),
     ("big", "id BIGINT, product_id BIGINT, amount DOUBLE", ""),
     ("by_product", "product_id BIGINT, id BIGINT", ""),
@@ -116,6 +117,10 @@ ORDERS = Side(catalog.table("orders").path, ("id", "product_id"), ("product_id",
 PRODUCTS = Side(catalog.table("products").path, ("product_id", "name"), ("product_id",))
 JOIN = """INSERT INTO sales SELECT id, upper(p.name) AS name, amount * 2 FROM orders o
           LEFT JOIN products AS p ON o.product_id = p.product_id WHERE amount < 100 AND o.id IN (1, 2, 3)"""
+
+MATCHED = """INSERT INTO sold SELECT product_id, name FROM products p
+             WHERE product_id NOT IN (SELECT id FROM orders WHERE amount > 8)
+             AND EXISTS (SELECT * FROM orders o WHERE o.product_id = p.product_id AND amount < 400)"""
 
 
 @step
@@ -170,8 +175,9 @@ def first_join() -> Any:
     sql("CREATE TABLE earliest (p BIGINT, id BIGINT, more BIGINT, PRIMARY KEY (p) NOT ENFORCED)")
     sql("CREATE TABLE of_both (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
     sql("CREATE TABLE counted_all (k STRING, ids BIGINT, PRIMARY KEY (k) NOT ENFORCED)")
-    as_stream(JOIN, "INSERT INTO big SELECT id, product_id, amount FROM expensive", *GROUPED)
+    as_stream(JOIN, "INSERT INTO big SELECT id, product_id, amount FROM expensive", *GROUPED, MATCHED)
     results["first_groups"] = grouped()
+    results["first_matches"] = rows("sold")
     return rows("sales"), rows("big")
 
 
@@ -324,8 +330,9 @@ def next_join() -> Any:
     sql("INSERT INTO products VALUES (7, 'milk')")
     sql("DELETE FROM orders WHERE id = 1")
     sql("INSERT INTO orders VALUES (2, 2, 700.0)")
-    as_stream(JOIN, *GROUPED)
+    as_stream(JOIN, *GROUPED, MATCHED)
     results["next_groups"] = grouped()
+    results["next_matches"] = rows("sold")
     return rows("sales")
 
 
@@ -706,7 +713,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
         "INSERT INTO kinds SELECT id, 'x' FROM orders UNION ALL SELECT id, 'y' FROM arriving"
     ),
     "a subquery": lambda: as_stream(
-        "INSERT INTO kinds SELECT id, 'x' FROM orders WHERE product_id IN (SELECT product_id FROM products)"
+        "INSERT INTO kinds SELECT id, 'x' FROM orders WHERE id = 1 OR id IN (SELECT product_id FROM products)"
     ),
     "an aggregate": lambda: as_stream(
         "INSERT INTO by_product SELECT product_id, first(id) FROM orders GROUP BY product_id"

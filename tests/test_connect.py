@@ -108,6 +108,11 @@ def test_a_join_in_sql_continues_with_the_changes_of_both_tables(found: dict[str
     assert found["next_join"] == [{"id": 3, "name": "MILK", "amount": 18.0}]
 
 
+def test_in_and_exists_follow_the_changes_of_both_tables(found: dict[str, Any]) -> None:
+    assert found["first_matches"] == [{"product_id": 1, "name": "tea"}, {"product_id": 2, "name": "coffee"}]
+    assert found["next_matches"] == [{"product_id": 7, "name": "milk"}]
+
+
 def test_groups_are_kept_whose_having_holds(found: dict[str, Any]) -> None:
     """By sums, by lookups of min and DISTINCT, of all rows, and of a union; one that fails it later goes."""
     busy, earliest, of_all, of_both = found["first_groups"]

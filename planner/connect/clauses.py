@@ -52,6 +52,10 @@ class Clauses:
     >>> found = Clauses(text, query_tree(text, "query"), "query")
     >>> [text[start:end].strip() for start, end in (*found.call(text.index("sum")), found.having)]
     ['sum(DISTINCT f(a)) FILTER (WHERE (b))', 'f(a)', '(b)', 'c']
+    >>> text = "SELECT 1 FROM t WHERE NOT (t.a, b) NOT IN (q) AND b IN (r) AND NOT EXISTS (s)"
+    >>> found = Clauses(text, query_tree(text, "query"), "query")
+    >>> [(text[start:end], is_not) for (start, end), is_not in map(found.match, map(text.index, "qrs"))]
+    [('(t.a, b) NOT IN (q)', True), ('b IN (r)', False), ('EXISTS (s)', False)]
     """
 
     def __init__(self, text: str, select: exp.Select, subject: str) -> None:
@@ -128,6 +132,21 @@ class Clauses:
             return Call((start, closes.end + 1), given)
         opens, closes = self._brackets(at + 2)
         return Call((start, closes.end + 1), given, (self._tokens[at + 3].end + 1, closes.start))
+
+    def match(self, start: int) -> tuple[Span, bool]:
+        """The IN or EXISTS of a query whose name begins at a place, and whether it is a NOT IN."""
+        at = next(number for number, token in enumerate(self._tokens) if token.start == start) - 2
+        end = self._tokens[at + 3].end + 1
+        if self._tokens[at].text.upper() == "EXISTS":
+            return (self._tokens[at].start, end), False
+        is_not = self._tokens[at - 1].text.upper() == "NOT"
+        at -= 1 + is_not
+        if self._tokens[at].token_type is TokenType.R_PAREN:
+            opens = (number for number, token in enumerate(self._tokens[:at]) if _opens(token))
+            at = next(number for number in opens if self._brackets(number)[1] is self._tokens[at])
+        while self._tokens[at - 1].token_type is TokenType.DOT:
+            at -= 2
+        return (self._tokens[at].start, end), is_not
 
     def _brackets(self, at: int) -> tuple[Token, Token]:
         """The bracket that opens at a place among the words, and the one that closes it."""

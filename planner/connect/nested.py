@@ -1,19 +1,20 @@
-"""A query in pieces: those that WITH names, and those in brackets in FROM, each a text of its own (pure).
+"""A query in pieces: those that WITH names, those in brackets in FROM, and those of IN and EXISTS (pure).
 
-What is left is a query of tables alone, some of which are names of pieces. Each piece stands in its text
-where the user has written it, so places in messages stay what they are.
+Each is a text of its own. What is left is a query of tables alone, some of which are names of pieces. Each
+piece stands in its text where the user has written it, so places in messages stay what they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count, pairwise, product
 from typing import Final
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
+from planner.connect.matches import conjuncts, match_of
 from upsert.sql.dialect import outside_of_brackets, tokens_of
 from upsert.sql.query import QueryText
 from upsert.sql.tokens import blanked, white
@@ -31,11 +32,13 @@ class Piece:
         query: its text.
         seen: the queries that it may name as tables, by their names in lower case, in pieces in their turn.
         first: the first query of the UNION ALL that it is chosen from, which names the columns; else None.
+        matched: the queries of IN and EXISTS in its WHERE, by the names that stand for them.
     """
 
     query: QueryText
     seen: Mapping[str, tuple[Piece, ...]]
     first: Piece | None = None
+    matched: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
 
 
 def pieces(query: QueryText, seen: Mapping[str, tuple[Piece, ...]] | None = None) -> tuple[Piece, ...]:
@@ -48,6 +51,9 @@ def pieces(query: QueryText, seen: Mapping[str, tuple[Piece, ...]] | None = None
     'SELECT * FROM a, `query 1`          b'
     >>> [(name, one.query.text) for name, (one,) in piece.seen.items()]
     [('a', 'SELECT x FROM t'), ('query 1', 'SELECT y FROM a')]
+    >>> (piece,) = pieces(QueryText.of("SELECT * FROM a WHERE x > 1 AND x IN (SELECT y FROM b)"))
+    >>> piece.query.text, [(name, one.query.text) for name, (one,) in piece.matched.items()]
+    ('SELECT * FROM a WHERE x > 1 AND x IN (`query 1`      )', [('query 1', 'SELECT y FROM b')])
     """
     known = dict(seen or {})
     if query.edits or query.is_piped:
@@ -112,18 +118,20 @@ def _end_of_with(tokens: list[Token]) -> int:
 
 
 def _without_brackets(query: QueryText, seen: Mapping[str, tuple[Piece, ...]]) -> Piece:
-    """A query with names in place of the queries in its FROM."""
-    known, statement, last = dict(seen), query.statement, query.end
+    """A query with names in place of the queries in its FROM, and of those of IN and EXISTS."""
+    known, matched, statement, last = dict(seen), dict[str, tuple[Piece, ...]](), query.statement, query.end
     free = (name for number in count(1) if (name := f"query {number}") not in query.statement)
-    spans = list(_in_from(query))
-    for (start, end), name in reversed(list(zip(spans, free, strict=False))):
-        known[name] = pieces(replace(query, start=start + 1, end=end - 1), seen)
+    spans = [*((span, known) for span in _in_from(query)), *((span, matched) for span in _in_where(query))]
+    for ((start, end), found), name in reversed(list(zip(spans, free, strict=False))):
+        found[name] = pieces(replace(query, start=start + 1, end=end - 1), seen)
+        if found is matched:
+            start, end = start + 1, end - 1  # the brackets stay
         # what follows stays in its line and column
         line, *others = query.statement[start:end].split("\n")
         instead = "\n".join((quoted(name).ljust(len(line)), *map(white, others)))
         statement = f"{statement[:start]}{instead}{statement[end:]}"
         last += len(instead) - (end - start)
-    return Piece(replace(query, statement=statement, end=last), known)
+    return Piece(replace(query, statement=statement, end=last), known, matched=matched)
 
 
 def _in_from(query: QueryText) -> Iterator[tuple[int, int]]:
@@ -146,3 +154,25 @@ def _in_from(query: QueryText) -> Iterator[tuple[int, int]]:
             if tokens_of(inside, query.subject)[0].token_type in _BEGINS:  # else a value of IS DISTINCT FROM
                 yield start, end
                 found.pop()
+
+
+def _in_where(query: QueryText) -> Iterator[tuple[int, int]]:
+    """From where to where each query in brackets stands that WHERE asks for a match."""
+    where = query.tree.args.get("where") if isinstance(query.tree, exp.Select) else None
+    found = [match for part in conjuncts(where and where.this) if (match := match_of(part)) is not None]
+    for match in found:
+        if isinstance(match.query, exp.Query):
+            at = query.worded.original(match.start)
+            yield next((start, end) for start, end in _queries(query) if start < at < end)
+
+
+def _queries(query: QueryText) -> Iterator[tuple[int, int]]:
+    """From where to where the outermost brackets with a query in them stand."""
+    opened, tokens = list[tuple[int, bool]](), tokens_of(blanked(query.statement, query.start, query.end), "")
+    for token, following in pairwise([*tokens, tokens[-1]]):
+        if token.token_type is TokenType.L_PAREN:
+            opened.append((token.start, following.token_type in _BEGINS[:2]))
+        elif token.token_type is TokenType.R_PAREN:
+            start, is_query = opened.pop()
+            if is_query and not any(is_outer for _, is_outer in opened):
+                yield start, token.end + 1

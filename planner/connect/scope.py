@@ -59,11 +59,13 @@ class Scope:
         columns: those that a star gives, in its order.
         hidden: those that are seen only behind the name of their table, in the order of ``t.*``.
         subject: begins errors.
+        outer: those of the query around, which a name means that none of these has.
     """
 
     columns: tuple[Listed, ...]
     subject: str
     hidden: tuple[Listed, ...] = ()
+    outer: Scope | None = None
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -116,17 +118,25 @@ class Scope:
         Raises:
             SchemaError: there is none, or there are several.
         """
-        first, *others = [part.name.lower() for part in column.parts]
-        found = _of_table(self.columns, first, others)
-        if not found:  # what follows it are its fields
-            found = [Named(one, 1) for one in self.columns if one.name.lower() == first]
-        if not found:
-            found = _of_table(self.hidden, first, others)
+        found = self._found(column)
+        if not found and self.outer is not None:
+            return self.outer.named(column)
         if len(found) == 1:
             return found[0]
         where = "several tables, write that of one" if found else "no table of the query"
         known = ", ".join(map(_in_words, self.columns))
         raise SchemaError(f"{self.subject}: column {column.sql('spark')!r} is in {where}; there are {known}")
+
+    def knows(self, column: exp.Column) -> bool:
+        """Whether a part of the text names one of the columns, or several."""
+        return bool(self._found(column))
+
+    def _found(self, column: exp.Column) -> list[Named]:
+        first, *others = [part.name.lower() for part in column.parts]
+        found = _of_table(self.columns, first, others)
+        if not found:  # what follows it are its fields
+            found = [Named(one, 1) for one in self.columns if one.name.lower() == first]
+        return found or _of_table(self.hidden, first, others)
 
     def has(self, name: str) -> bool:
         """Whether some column has a name, in lower case."""

@@ -4,12 +4,13 @@ The text says which columns the joins compare, which a plan with names in it doe
 
 A query in the place of a table gives its own tables to the join, and what it computes is computed above. Its
 conditions are so, too, where its rows come out as they are. Where an outer join may give NULLs in their
-place, a condition decides which rows have a match: there it becomes one of the join.
+place, a condition decides which rows have a match: there it becomes one of the join. So do those of a query
+of IN or EXISTS, which is joined behind all tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Final, NoReturn
@@ -23,6 +24,7 @@ from deltajoin.spec import KINDS
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, null_supplied, visible
 from planner.connect.calls import function_of
 from planner.connect.clauses import Clauses, Span
+from planner.connect.matches import Match, conjuncts, match_of
 from planner.connect.nested import Piece, alternatives
 from planner.connect.relations import relation
 from planner.connect.scope import Listed, Named, Scope, listed
@@ -50,17 +52,19 @@ _OF_SELECT: Final = ("expressions", "from_", "joins", "where", "hint")
 _GENERATORS: Final = frozenset({"inline_outer", "json_tuple"})
 """Functions that make rows of a row, and that sqlglot knows by name alone."""
 
-_BELOW: Final = "below an outer join"
+_BELOW: Final = "below an outer, semi or anti join"
 
 COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
 """What to do instead of what a stream of changes cannot have here."""
 
-_BY_JOIN: Final = f"write IN and EXISTS as LEFT SEMI JOIN … ON, NOT EXISTS as LEFT ANTI JOIN; else {COUNTED}"
+_BY_JOIN: Final = f"write IN and EXISTS in WHERE, with AND alone around them; else {COUNTED}"
 """What to do instead of a query in an expression."""
 
 _IN_WORDS: Final = {"laterals": "LATERAL VIEW", "order": "ORDER BY", "sort": "SORT BY"}
 """Parts of a SELECT that have other names in its text."""
 
+_STORED: Final = "store what is computed there as a column with an INDEX"
+_WRITTEN: Final = "write its rows into a table first"
 _WITHOUT: Final = "leave it out, rows of a stream have no order"
 
 _INSTEAD: Final = {
@@ -94,7 +98,8 @@ class Inputs:
         """The queries that a join is, with one query of each UNION ALL that is a table of it."""
         found = (self.tables.get(one.position, (one, None))[0] for one in piece.query.references)
         has_joins = isinstance(piece.query.tree, exp.Select) and piece.query.tree.args.get("joins")
-        return alternatives(piece) if has_joins and not any(one.as_of for one in found) else (piece,)
+        is_joined = (has_joins or piece.matched) and not any(one.as_of for one in found)
+        return alternatives(piece) if is_joined else (piece,)
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,11 @@ class Source:
         """The tables that are joined for it."""
         return (self,) if self.inner is None else self.inner.leaves
 
+    @property
+    def numbers(self) -> frozenset[int]:
+        """Those of these tables."""
+        return frozenset(leaf.number for leaf in self.leaves)
+
 
 @dataclass(frozen=True)
 class Output:
@@ -176,11 +186,13 @@ class Select:
         first: the number of its first table.
         is_joined: whether it is a table of a join, so that its own tables are joined in its place.
         comes_out: whether all its rows are rows of the whole query, as far as conditions leave them.
+        outer: what the query around may name, for one of IN or EXISTS.
 
     Attributes:
         filters: conditions on the joined rows, in Spark SQL.
-        sources: its tables.
+        sources: its tables, and the queries of IN and EXISTS behind them.
         scope: the columns that it may name.
+        outer_parts: the conditions of its WHERE with columns of the query around.
 
     Raises:
         PlanError: it has other parts than are planned.
@@ -195,6 +207,7 @@ class Select:
         *,
         is_joined: bool = False,
         comes_out: bool = True,
+        outer: Scope | None = None,
     ) -> None:
         self.query, self._piece, self._inputs = piece.query, piece, inputs
         self._is_inner, self._comes_out = is_joined, comes_out
@@ -202,6 +215,7 @@ class Select:
         self.sources: tuple[Source, ...] = ()
         self._pending: list[tuple[int, exp.Join, frozenset[int]]] = []
         self._known: dict[int, Source] = {}
+        self._answers: list[Edit] = []
         self.filters: list[str] = []
         joins: list[exp.Join] = list(select.args.get("joins") or ())
         nodes = [select.args["from_"].this, *(join.this for join in joins)]
@@ -213,7 +227,7 @@ class Select:
         given = inputs.tables  # with the times that rows have
         references = [given.get(one.position, (one, None))[0] for one in self.query.references]
         times = [one.as_of for one in references[1:] if one.as_of is not None and one.as_of.kind in _FOUND]
-        self._is_joined = is_joined or (len(nodes) > 1 and not times)
+        self._is_joined = is_joined or bool(piece.matched) or (len(nodes) > 1 and not times)
         number = first
         for place, (node, reference) in enumerate(zip(nodes, references, strict=True)):
             source = self._source(visible_name(node), reference, place, number)
@@ -224,9 +238,15 @@ class Select:
                 self.sources, self.scope = (source,), Scope(columns, self.query.subject)
             else:
                 self._join(joins[place - 1], source, columns)
+        where = select.args.get("where")
+        matches, others = self._matches(where and where.this)
+        self.outer_parts = [one for one in others if outer is not None and self._is_of(outer, one)]
+        self._parts = [one for one in others if one not in self.outer_parts]
         for place, join, padded in self._pending:
             self._equate(place, join, padded)
-        if select.args.get("where") is not None and comes_out:
+        for match in matches:
+            self._match(match)
+        if where is not None and comes_out:
             self.filters.append(self.edited(self.clauses.where))
 
     def _checked(self) -> exp.Select:
@@ -319,22 +339,16 @@ class Select:
     def _inner(self, alias: str, parts: Sequence[Piece], place: int, number: int) -> Source:
         """A query as a table of a join."""
         what = f"a join with {alias!r}, which is a query"
-        if len(parts) > 1:
-            self.refuse(f"{what} with UNION ALL, named twice,", "write it twice, in brackets")
         comes_out = (
             self._comes_out and self._kinds[place] in ("", "inner", "right") and not self._pads_later(place)
         )
-        inner = Select(parts[0], self._inputs, number, is_joined=True, comes_out=comes_out)
-        if inner.is_counted:
-            self.refuse(f"{what} with GROUP BY,", "write its groups into a table first")
-        if inner.has_lookups:
-            self.refuse(f"{what} with FOR SYSTEM_TIME AS OF,", "write its rows into a table first")
+        inner = self._query(what, parts, number, comes_out=comes_out)
         named = inner
         if (first := parts[0].first) is not None:
             if not comes_out:
                 self.refuse(
                     f"{what} with UNION ALL, at the side of an outer, semi or anti join that is looked up,",
-                    "write its rows into a table first",
+                    _WRITTEN,
                 )
             named = Select(first, self._inputs, number, is_joined=True, comes_out=comes_out)
         if len(named.outputs) != len(inner.outputs):
@@ -347,6 +361,26 @@ class Select:
         self._check_names(alias, [str(one.name) for one in named.outputs])
         return Source(number, alias, columns, inner=inner)
 
+    def _query(
+        self,
+        what: str,
+        parts: Sequence[Piece],
+        number: int,
+        *,
+        comes_out: bool = False,
+        outer: Scope | None = None,
+    ) -> Select:
+        """A query whose tables are joined in its place; with what is around it for IN and EXISTS."""
+        if len(parts) > 1:
+            self.refuse(f"{what} with UNION ALL, named twice or within IN or EXISTS,", _WRITTEN)
+        inner = Select(parts[0], self._inputs, number, is_joined=True, comes_out=comes_out, outer=outer)
+        is_set = outer is not None and inner.node.args.get("distinct") is not None  # of which one is enough
+        if inner.is_counted and not is_set:
+            self.refuse(f"{what} with GROUP BY,", "write its groups into a table first")
+        if inner.has_lookups:
+            self.refuse(f"{what} with FOR SYSTEM_TIME AS OF,", _WRITTEN)
+        return inner
+
     # joins
 
     def _join(self, join: exp.Join, source: Source, columns: Sequence[Listed]) -> None:
@@ -357,12 +391,7 @@ class Select:
         condition, names = join.args.get("on"), [one.name for one in join.args.get("using") or ()]
         if join.method:
             names = list(self.scope.shared_with(columns))
-        pairs, others = list[tuple[Ref, Ref]](), list[exp.Expr]()
-        for part in _conjuncts(condition):
-            if (pair := self._pair(part, both, source.alias, padded)) is not None:
-                pairs.append(pair)
-            else:
-                others.append(part)
+        pairs, others = self._compared(conjuncts(condition), both, source.numbers, padded)
         if names:
             for own, other in self.scope.shared(columns, names):
                 if own.ref is None or other.ref is None:
@@ -380,7 +409,7 @@ class Select:
         elif others and kind == "inner" and self._comes_out and not self._pads_later(place):
             self.filters.append(self.edited(self.clauses.on(place), both))
         elif others:
-            where = conjunction(*(self.translated(part, scope=both) for part in others))
+            where = self._all_translated(others, both)
         self.sources += (replace(source, kind=kind, on=tuple(pairs), where=where),)
         if names:
             self.scope = self.scope.joined_using(columns, names, kind)
@@ -390,24 +419,82 @@ class Select:
     def _refuse_on(self, join: exp.Join) -> NoReturn:
         self.refuse(
             f"{join.sql('spark')!r}, whose ON must compare columns of both sides by =,",
-            "write ON a.x = b.y, and store what is computed there as a column with an INDEX",
+            f"write ON a.x = b.y, and {_STORED}",
         )
 
     def _equate(self, place: int, join: exp.Join, padded: frozenset[int]) -> None:
         """Take from WHERE what a join without ON compares."""
-        source, where = self.sources[place], self.node.args.get("where")
-        found = []
-        for part in _conjuncts(None if where is None else where.this):
-            pair = self._pair(part, self.scope, source.alias, padded)
-            if pair is not None and pair[0].table < source.number:
-                found.append(pair)
+        source = self.sources[place]
+        pairs, _ = self._compared(self._parts, self.scope, source.numbers, padded)
+        found = [pair for pair in pairs if pair[0].table < source.number]
         if not found:
             self._refuse_on(join)
         joined = replace(source, on=tuple(found))
         self.sources = (*self.sources[:place], joined, *self.sources[place + 1 :])
 
+    def _matches(self, where: exp.Expr | None) -> tuple[list[Match], list[exp.Expr]]:
+        """The parts of WHERE that ask for a match in a query, and all others."""
+        matches, others = list[Match](), list[exp.Expr]()
+        for part in conjuncts(where):
+            match = match_of(part)
+            if match is not None and match.query.name in self._piece.matched:
+                matches.append(match)
+            else:
+                others.append(part)
+        return matches, others
+
+    def _is_of(self, outer: Scope, part: exp.Expr) -> bool:
+        """Whether a condition has a column of the query around."""
+        columns = (one for one in part.find_all(exp.Column) if not is_parameter(one))
+        return any(not self.scope.knows(one) and outer.knows(one) for one in columns)
+
+    def _match(self, match: Match) -> None:
+        """Join the query of an IN or EXISTS: its conditions with columns of both say what a match is."""
+        parts, number = self._piece.matched[match.query.name], len(self.leaves) + self.sources[0].number
+        what = f"{match.word} ({parts[0].query.text})"
+        inner = self._query(what, parts, number, outer=self.scope)
+        self._known |= {leaf.number: leaf for leaf in inner.leaves}
+        scope, padded = replace(inner.scope, outer=self.scope), self._padded | null_supplied(inner.tree)
+        numbers = frozenset(leaf.number for leaf in inner.leaves)
+        pairs, others = self._compared(inner.outer_parts, scope, numbers, padded)
+        given, found = [*map(self.ref_of, match.values)], [one.ref for one in inner.outputs]
+        for own, other in zip(given, found, strict=True) if given and len(given) == len(found) else ():
+            if own is None or other is None:
+                self.refuse(f"{what}, which compares what is computed,", _STORED)
+            if match.is_negated and not all(self._is_never_null(ref, padded) for ref in (own, other)):
+                self.refuse(
+                    f"{what} of columns that may be NULL, of which one NULL leaves no row,",
+                    "declare both NOT NULL, or write NOT EXISTS, for which NULL is no match",
+                )
+            pairs.append((own, other))
+        if not pairs or len(given) not in (0, len(found)):
+            self.refuse(
+                f"{what}, which compares no column of it with one outside by =,",
+                f"write b.x = a.y, and {_STORED}",
+            )
+        self._kinds.append(kind := "anti" if match.is_negated else "semi")
+        name, where = " and ".join(one.alias for one in inner.leaves), self._all_translated(others, scope)
+        self.sources += (Source(number, name, {}, inner=inner, kind=kind, on=tuple(pairs), where=where),)
+        span, is_not = self.clauses.match(match.start)
+        self._answers.append(Edit(*span, "true" if match.is_negated == is_not else "false"))
+
+    def _all_translated(self, parts: Sequence[exp.Expr], scope: Scope) -> Condition | None:
+        return conjunction(*(self.translated(part, scope=scope) for part in parts))
+
+    def _compared(
+        self, parts: Iterable[exp.Expr], scope: Scope, numbers: frozenset[int], padded: frozenset[int]
+    ) -> tuple[list[tuple[Ref, Ref]], list[exp.Expr]]:
+        """The columns that conditions compare with those of some tables, and all other conditions."""
+        pairs, others = list[tuple[Ref, Ref]](), list[exp.Expr]()
+        for part in parts:
+            if (pair := self._pair(part, scope, numbers, padded)) is not None:
+                pairs.append(pair)
+            else:
+                others.append(part)
+        return pairs, others
+
     def _pair(
-        self, part: exp.Expr, scope: Scope, alias: str, padded: frozenset[int]
+        self, part: exp.Expr, scope: Scope, numbers: frozenset[int], padded: frozenset[int]
     ) -> tuple[Ref, Ref] | None:
         """The columns of both sides that a condition compares; None for any other condition.
 
@@ -422,13 +509,13 @@ class Select:
             column, length = scope.named(side)
             if column.ref is None or len(side.parts) > length:
                 return None
-            refs.append((column.table == alias, column.ref))
+            refs.append((column.ref.table in numbers, column.ref))
         (is_first, own), (is_second, other) = sorted(refs, key=lambda one: one[0])
         if is_first or not is_second:
             return None
         if isinstance(part, exp.NullSafeEQ):
-            never_null = (ref.table not in padded and self._is_never_null(ref) for ref in (own, other))
-            return (own, other) if any(never_null) else None
+            never_null = any(self._is_never_null(ref, padded) for ref in (own, other))
+            return (own, other) if never_null else None
         return own, other
 
     @property
@@ -436,9 +523,9 @@ class Select:
         """Tables whose rows may be NULLs in the rows that are joined so far."""
         return frozenset() if not self.sources else null_supplied(_tree_of(self.sources))
 
-    def _is_never_null(self, ref: Ref) -> bool:
+    def _is_never_null(self, ref: Ref, padded: frozenset[int]) -> bool:
         schema = self._schema(ref)
-        if schema is None:
+        if schema is None or ref.table in padded:
             return False
         return ref.column in schema.primary_key or not schema.column(ref.column).may_be_null
 
@@ -491,11 +578,8 @@ class Select:
     @cached_property
     def tree(self) -> Node:
         """How the tables are joined."""
-        tree, where = _tree_of(self.sources), self.node.args.get("where")
-        if where is None or self._comes_out:
-            return tree
-        parts = (self.translated(part) for part in _conjuncts(where.this))
-        return reduce(Where, parts, tree)
+        tree = _tree_of(self.sources)
+        return tree if self._comes_out else reduce(Where, map(self.translated, self._parts), tree)
 
     @cached_property
     def visible(self) -> tuple[Source, ...]:
@@ -594,11 +678,15 @@ class Select:
 
         With ``in_full`` a column has one text, however it is written.
         """
-        (start, end), edits = span, []
+        start, end = span
+        answers = [one for one in self._answers if start <= one.start < end]
+        edits = [Edit(one.start - start, one.end - start, one.text) for one in answers]
         for column in self.node.find_all(exp.Column):
             first = column.parts[0]
             at = first.meta[START]
             if not start <= at < end or isinstance(first, exp.Star) or self._all_of(column) is not None:
+                continue
+            if any(one.start <= at < one.end for one in answers):
                 continue
             if is_parameter(column):
                 continue
@@ -623,18 +711,6 @@ class Select:
         """The words of a value, whatever stands between them, and whatever its columns are called by."""
         read = tokens_of(self.edited(span, in_full=True), "a value")
         return tuple(f"{one.token_type} {one.text}" for one in read)
-
-
-def _conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
-    """The parts of a condition that must all hold."""
-    if condition is None:
-        return
-    inner = condition.unnest()
-    if isinstance(inner, exp.And):
-        yield from _conjuncts(inner.this)
-        yield from _conjuncts(inner.expression)
-    else:
-        yield inner
 
 
 def _is_of_groups(node: exp.Expr, select: exp.Select) -> bool:

@@ -186,8 +186,30 @@ def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: An
             "a query with DISTINCT cannot be planned; keep it as a materialized view",
         ),
         (
-            "SELECT id FROM a WHERE k IN (SELECT k FROM b)",
-            "'(SELECT k FROM b)' cannot be planned; write IN and EXISTS as LEFT SEMI JOIN",
+            "SELECT id FROM a WHERE id = 1 OR k IN (SELECT k FROM b)",
+            "'(SELECT k FROM b)' cannot be planned; write IN and EXISTS in WHERE, with AND alone around them",
+        ),
+        ("SELECT id FROM a WHERE k IN ((SELECT k FROM b))", "'((SELECT k FROM b))' cannot be planned"),
+        (
+            "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b)",
+            "EXISTS (SELECT 1 FROM b), which compares no col",
+        ),
+        (
+            "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.k > a.k)",
+            "NOT EXISTS (SELECT 1 FROM b WHERE b.k > a.k), which compares no column of it with one",
+        ),
+        (
+            "SELECT id FROM a WHERE k + 1 IN (SELECT k FROM b)",
+            "IN (SELECT k FROM b), which compares what is computed, cannot be planned; store what",
+        ),
+        ("SELECT id FROM a WHERE k IN (SELECT k, n FROM b)", "IN (SELECT k, n FROM b), which compares no"),
+        (
+            "SELECT id FROM a WHERE k IN (SELECT k FROM b GROUP BY k)",
+            "IN (SELECT k FROM b GROUP BY k) with GROUP BY, cannot be planned; write its groups into a",
+        ),
+        (
+            f"SELECT id FROM a WHERE k IN (SELECT k FROM w {LOOKUP} USING (k))",
+            "IN (SELECT k FROM w JOIN b FOR SYSTEM_TIME AS OF PROCTIME() USING (k)) with FOR SYSTEM_TIME AS",
         ),
         ("SELECT id FROM a LIMIT 3", "a query with LIMIT cannot be planned; keep it as a materialized view"),
         ("SELECT id FROM a ORDER BY id", "a query with ORDER BY cannot be planned; leave it out, rows"),
