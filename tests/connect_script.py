@@ -155,8 +155,10 @@ def read() -> Any:
 GROUPED = (
     """INSERT INTO busy SELECT product_id, concat(count(*), ' of ', sum(id)) FROM orders
        GROUP BY product_id HAVING count(*) > 1""",
-    """INSERT INTO earliest SELECT product_id AS p, min(id), count(DISTINCT amount) - 1 FROM orders
-       WHERE id > 0 GROUP BY product_id HAVING max(amount) > 8""",
+    """INSERT INTO earliest
+       SELECT p, min(id), count(DISTINCT n) - 1, max_by(id, n), to_json(collect_list(id))
+       FROM (SELECT id, product_id AS p, amount AS n FROM orders WHERE amount > 0) o WHERE id > 0
+       GROUP BY p HAVING max(n) > 8""",
     "INSERT INTO counted_all SELECT 'all', sum(id) FILTER (WHERE amount > 8) FROM orders",
     """INSERT INTO of_both SELECT o.id, count(*) FROM orders o
        JOIN (SELECT product_id AS p FROM products UNION ALL SELECT id FROM orders) u ON o.product_id = u.p
@@ -172,7 +174,8 @@ def grouped() -> Any:
 def first_join() -> Any:
     sql("CREATE VIEW expensive AS SELECT * FROM orders WHERE amount > 100")
     sql("CREATE TABLE busy (product_id BIGINT, n STRING, PRIMARY KEY (product_id) NOT ENFORCED)")
-    sql("CREATE TABLE earliest (p BIGINT, id BIGINT, more BIGINT, PRIMARY KEY (p) NOT ENFORCED)")
+    columns = "p BIGINT, id BIGINT, more BIGINT, dearest BIGINT, ids STRING"
+    sql(f"CREATE TABLE earliest ({columns}, PRIMARY KEY (p) NOT ENFORCED)")
     sql("CREATE TABLE of_both (id BIGINT, n BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
     sql("CREATE TABLE counted_all (k STRING, ids BIGINT, PRIMARY KEY (k) NOT ENFORCED)")
     as_stream(JOIN, "INSERT INTO big SELECT id, product_id, amount FROM expensive", *GROUPED, MATCHED)

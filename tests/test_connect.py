@@ -117,12 +117,14 @@ def test_groups_are_kept_whose_having_holds(found: dict[str, Any]) -> None:
     """By sums, by lookups of min and DISTINCT, of all rows, and of a union; one that fails it later goes."""
     busy, earliest, of_all, of_both = found["first_groups"]
     assert busy == [{"product_id": 1, "n": "2 of 5"}]
-    assert earliest == [{"p": 1, "id": 1, "more": 1}, {"p": 7, "id": 3, "more": 0}]
+    assert [[*row.values()] for row in earliest] == [[1, 1, 1, 4, "[1,4]"], [7, 3, 0, 3, "[3]"]]
     assert of_all == [{"k": "all", "ids": 7}]
     assert of_both == [{"id": 1, "n": 2}, {"id": 2, "n": 2}, {"id": 4, "n": 2}]
     busy, earliest, of_all, of_both = found["next_groups"]
     assert busy == []
-    assert earliest == [{"p": p, "id": id, "more": 0} for p, id in ((1, 4), (2, 2), (7, 3))]
+    assert [[*row.values()] for row in earliest] == [
+        [p, n, 0, n, f"[{n}]"] for p, n in ((1, 4), (2, 2), (7, 3))
+    ]
     assert of_all == [{"k": "all", "ids": 9}]
     assert of_both == [{"id": 2, "n": 2}, {"id": 3, "n": 1}, {"id": 4, "n": 1}]
 
@@ -169,8 +171,8 @@ def test_explain_says_of_a_stream_what_a_classic_session_says(found: dict[str, A
     ]
     assert first[1] == "refused: INSERT INTO kinds: over Spark Connect 'FIRST(amount)' cannot be planned"
     at = least.index(
-        "aggregate Min(`orders`.id), Count(DISTINCT `orders`.amount), Max(`orders`.amount) by "
-        "(`orders`.product_id) over the changes of 'orders'"
+        "aggregate Min(`o`.id), Count(DISTINCT `o`.n), MaxBy(`o`.id, `o`.n), CollectList(`o`.id), "
+        "Max(`o`.n) by (`o`.p) over the changes of 'o'"
     )
     assert least[at + 1] == "  form: lookups"
     assert least[at + 2] == (
@@ -395,7 +397,10 @@ def test_times_of_day_are_computed_with(found: dict[str, Any]) -> None:
         ("the greatest of a join", "but 'o' is not the only table, managed and read as it is, cannot be"),
         ("the greatest of all", "but all rows would be one group, cannot be planned; group by a column"),
         ("groups of later rows", "read with scan.mode = 'latest', would delete rows that it never counted"),
-        ("groups of a condition", "over Spark Connect changes are taken row by row only, found 'aggregate'"),
+        (
+            "groups of a condition",
+            "a WHERE over the groups of 'query 1' cannot be planned; write it as HAVING",
+        ),
         ("groups by chance", "PlanError: chosen("),
         ("a condition of a function", "rows are joined without Spark, so not by 'UPPER(p.name)'; use compar"),
         ("an inequality", "whose ON must compare columns of both sides by =,"),

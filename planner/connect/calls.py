@@ -11,6 +11,10 @@ from sqlglot import exp
 from deltajoin.expressions import Ref
 
 FUNCTIONS: Final[Mapping[type[exp.Expr], str]] = {
+    exp.ArgMax: "MaxBy",
+    exp.ArgMin: "MinBy",
+    exp.ArrayAgg: "CollectList",
+    exp.ArrayUniqueAgg: "CollectSet",
     exp.Avg: "Average",
     exp.Count: "Count",
     exp.CountIf: "CountIf",
@@ -22,7 +26,10 @@ FUNCTIONS: Final[Mapping[type[exp.Expr], str]] = {
 }
 """What is computed, by its class in the text: what Spark's plans call it."""
 
-_OF_DISTINCT: Final = (exp.Avg, exp.Count, exp.Sum)
+_OF_DISTINCT: Final = (exp.ArrayAgg, exp.Avg, exp.Count, exp.Sum)
+_BY_ANOTHER: Final = (exp.ArgMax, exp.ArgMin)
+_WITH_MORE: Final = (exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
+"""What stands around a function that is told more in the text behind it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,10 @@ def result_name(place: int) -> str:
 
 def function_of(node: exp.Expr) -> str | None:
     """The function that a node calls; None for another one, and for what it is given besides values."""
-    if any(part for name, part in node.args.items() if name not in ("this", "big_int")):
+    known = {"this", "big_int", "nulls_excluded", "expression" if isinstance(node, _BY_ANOTHER) else ""}
+    if any(part for name, part in node.args.items() if name not in known):
+        return None
+    if isinstance(node.parent, _WITH_MORE) or isinstance(node.this, exp.Order):
         return None
     given = node.this
     if isinstance(given, exp.Star) and not isinstance(node, exp.Count):
@@ -111,11 +121,14 @@ def function_of(node: exp.Expr) -> str | None:
     if isinstance(given, exp.Distinct) and (not isinstance(node, _OF_DISTINCT) or given.args.get("on")):
         return None
     has_star = any(isinstance(one, exp.Column) and isinstance(one.this, exp.Star) for one in values_of(node))
-    return None if has_star or given.find(exp.AggFunc) is not None else FUNCTIONS.get(type(node))
+    has_call = any(one.find(exp.AggFunc) is not None for one in values_of(node))
+    return None if has_star or has_call else FUNCTIONS.get(type(node))
 
 
 def values_of(node: exp.Expr) -> list[exp.Expr]:
     """What a call is given, one by one."""
     if isinstance(node.this, exp.Star):
         return []
-    return list(node.this.expressions) if isinstance(node.this, exp.Distinct) else [node.this]
+    if isinstance(node.this, exp.Distinct):
+        return list(node.this.expressions)
+    return [node.this, node.expression] if isinstance(node, _BY_ANOTHER) else [node.this]

@@ -92,7 +92,7 @@ class Told:
             report = AggregateReport(name, "signed sums", notes=tuple(key_notes(keys)))
         else:
             keys = [ref.column for ref in groups.columns if ref is not None]
-            table = Table.open(select.sources[0].path or "").name
+            table = Table.open(select.leaves[0].path or "").name
             report = AggregateReport(name, "lookups", notes=lookup_notes(table, index, keys))
         self.aggregates.append(report)
 

@@ -62,18 +62,19 @@ def match_of(part: exp.Expr) -> Match | None:
     >>> found("a IN (1, 2)"), found("a > 1"), found("a IN ((SELECT b FROM y))")
     (None, None, None)
     """
-    is_negated, values = False, tuple[exp.Expr, ...]()
+    is_negated = False
     while isinstance(part, exp.Not | exp.Paren):
         is_negated ^= isinstance(part, exp.Not)
         part = part.this
-    if isinstance(part, exp.In):
+    values = tuple[exp.Expr, ...]()
+    if isinstance(part, exp.Exists):
+        query = part.this
+    elif isinstance(part, exp.In):
         query = part.args.get("query") or (part.expressions[0] if len(part.expressions) == 1 else None)
         given = part.this
         values = tuple(given.expressions) if isinstance(given, exp.Tuple) else (given.unnest(),)
-        is_query = isinstance(query, exp.Subquery) and isinstance(query.this, exp.Query)
-        is_query = is_query and not isinstance(query.this, exp.Subquery)  # a value, in two pairs of brackets
-    elif isinstance(part, exp.Exists):
-        query, is_query = part.this, isinstance(part.this, exp.Query)
     else:
         return None
-    return Match(query, values, is_negated) if is_query or isinstance(query, exp.Column) else None
+    if isinstance(query, exp.Subquery) and isinstance(query.this, exp.Subquery):
+        return None  # a value, in two pairs of brackets
+    return Match(query, values, is_negated) if isinstance(query, exp.Query | exp.Column) else None

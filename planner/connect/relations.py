@@ -105,6 +105,11 @@ def carried(df: DataFrame) -> DataFrame:
     return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: UniqueKeys().to_text()})
 
 
+def are_groups(df: DataFrame) -> bool:
+    """Whether a stream gives the upserts of one aggregate, with no condition above."""
+    return _groups_at_top(df, list(_messages(relation(df))))
+
+
 def joins_in(df: DataFrame) -> Iterator[DeltaJoinSpec]:
     """The delta joins that a stream reads."""
     reads = (message.read.data_source for message in _messages(relation(df)) if _is_relation(message, "read"))

@@ -10,7 +10,7 @@ of IN or EXISTS, which is joined behind all tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Final, NoReturn
@@ -338,7 +338,8 @@ class Select:
 
     def _inner(self, alias: str, parts: Sequence[Piece], place: int, number: int) -> Source:
         """A query as a table of a join."""
-        what = f"a join with {alias!r}, which is a query"
+        is_alone = len(self._kinds) == 1 and not self._piece.matched
+        what = f"{'a query of' if is_alone else 'a join with'} {alias!r}, which is a query"
         comes_out = (
             self._comes_out and self._kinds[place] in ("", "inner", "right") and not self._pads_later(place)
         )
@@ -574,6 +575,22 @@ class Select:
     def has_lookups(self) -> bool:
         """Whether rows are found in some of the tables."""
         return any(one.as_of is not None for one in self.sources)
+
+    @property
+    def flat(self) -> Select:
+        """The same over the table of the query that is its only one; itself where that is none."""
+        names = [one.name.lower() for one in self.query.references]
+        is_one = len(names) == 1 and len(self._piece.seen.get(names[0], ())) == 1
+        return Select(self._piece, self._inputs, is_joined=True) if is_one else self
+
+    @property
+    def conditions(self) -> Iterator[tuple[Select, exp.Expr]]:
+        """What WHERE says, and that of each query whose tables are joined, with the query that says it."""
+        for one in self.sources:
+            if one.inner is not None:
+                yield from one.inner.conditions
+        if (where := self.node.args.get("where")) is not None:
+            yield self, where.this
 
     @cached_property
     def tree(self) -> Node:

@@ -21,7 +21,7 @@ from planner.connect.explained import Told, planned_join
 from planner.connect.groups import groups_of
 from planner.connect.lookups import FoundJoin, looked_up_in
 from planner.connect.nested import Piece, pieces
-from planner.connect.relations import starts_late
+from planner.connect.relations import are_groups, starts_late
 from planner.connect.select import COUNTED, Inputs, Select, Source
 from planner.connect.sums import is_signed, summed
 from planner.connect.touched import Touched
@@ -190,6 +190,10 @@ class _Rows:
             (only,) = self.select.sources
             columns = F.struct(*(F.col(quoted(name)) for name in only.columns)).alias(only.alias)
             kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in only.rows.columns else []
+            if self.select.filters and are_groups(only.rows):
+                self.select.refuse(
+                    f"a WHERE over the groups of {only.alias!r}", "write it as HAVING, behind their GROUP BY"
+                )
             return only.rows.select(columns, *kinds)
         if self.select.has_lookups:
             return self._with_found()
@@ -270,10 +274,11 @@ class _Rows:
             )
         if not all(map(is_signed, groups.calls)):
             session = self.like.sparkSession
-            touched = Touched(self.select, groups)
+            flat = self.select.flat
+            touched = Touched(flat, groups := groups_of(flat))
             index, shards = touched.index, self.settings.shards or parallelism(session)
             spec = touched.spec(shards, is_loud=session.conf.get("spark.sql.ansi.enabled") == "true")
-            self.told.aggregate(self.select, groups, index)
+            self.told.aggregate(flat, groups, index)
             return touched.rows(read_aggregate(session, spec))
         found = summed(source, groups, COUNTED)
         if isinstance(found, Refused):

@@ -31,14 +31,19 @@ _FUNCTIONS: Final = {
     "Average": "avg",
     "BoolAnd": "min",
     "BoolOr": "max",
+    "CollectList": "collect_list",
+    "CollectSet": "collect_set",
     "Count": "count",
     "CountIf": "count",
     "Max": "max",
+    "MaxBy": "max_by",
     "Min": "min",
+    "MinBy": "min_by",
     "Sum": "sum",
 }
 """What `deltajoin.aggregate` calls a function."""
 
+_WHERE: Final = ("in an aggregate by lookups", "counted")
 _STORED: Final = "write its input into a managed table with an INDEX on the group columns, and aggregate that"
 
 
@@ -81,8 +86,8 @@ class Touched:
                     "set spark.sql.ansi.enabled, which makes an overflow an error",
                 )
             measures.append(measure)
-        where = select.node.args.get("where")
-        condition = None if where is None else self._condition(where.this)
+        found = [one.translated(part, *_WHERE) for one, part in select.conditions]
+        condition = found[0] if len(found) == 1 else conjunction(*found)  # one alone as checkpoints have it
         return DeltaAggregateSpec(self._table.path, keys, tuple(measures), condition, shards)
 
     def rows(self, changes: DataFrame) -> DataFrame:
@@ -98,7 +103,7 @@ class Touched:
 
     @property
     def _table(self) -> Table:
-        first, *others = self.select.sources
+        first, *others = self.select.leaves
         if others or first.path is None:
             self._refuse(f"{first.alias!r} is not the only table, managed and read as it is", _STORED)
         if not self.groups.by:
@@ -123,7 +128,7 @@ class Touched:
         return measure
 
     def _condition(self, part: exp.Expr) -> Condition:
-        return self.select.translated(part, "in an aggregate by lookups", "counted")
+        return self.select.translated(part, *_WHERE)
 
     def _stored(self, refs: Sequence[Ref | None], texts: Sequence[str]) -> list[Ref]:
         for ref, text in zip(refs, texts, strict=True):

@@ -20,6 +20,8 @@ from planner.connect.nested import Piece, pieces
 from planner.connect.select import Inputs, Select
 from planner.connect.sums import summed
 from planner.connect.text import _present, _Rows, _with_tables
+from planner.connect.touched import Touched
+from planner.refusals import Refused
 from planner.settings import Settings
 from tests.deltajoin.core.trees import sql_of
 from upsert.errors import SchemaError
@@ -305,6 +307,32 @@ def test_sums_of_changes_are_those_of_the_rows_that_stay(
     assert (len(names), got) == (len(select.outputs), wanted)
 
 
+@pytest.mark.spark
+def test_a_sum_that_would_stay_null_is_refused_without_ansi_mode(
+    spark: SparkSession, folders: Mapping[str, str]
+) -> None:
+    rows = spark.sql("SELECT struct(1 AS k, CAST(1 AS DECIMAL(29, 0)) AS m) AS a, '+I' AS _row_kind")
+    groups = groups_of(select_of("SELECT k, sum(m) AS s FROM a GROUP BY k", folders))
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        found = summed(rows, groups, "")
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert isinstance(found, Refused)
+    assert found.reason == "Sum(`a`.m) of DECIMAL(29,0), which stays NULL when it has overflown,"
+    assert found.remedy.startswith("write CAST(… AS DECIMAL(28, 0)), or set spark.sql.ansi.enabled")
+
+
+def test_groups_by_lookups_are_of_the_rows_that_each_where_leaves(folders: Mapping[str, str]) -> None:
+    query = """WITH w AS (SELECT * FROM a WHERE f > 1)
+               SELECT q, max_by(id, n) AS x FROM (SELECT id, k AS q, m AS n FROM w WHERE id < 5 AND k > 0) y
+               WHERE n > 2 GROUP BY q"""
+    select = select_of(query, folders, is_joined=True)
+    spec = Touched(select, groups_of(select)).spec(2, is_loud=True)
+    assert (spec.groups, str(spec.measures[0])) == (("k",), "max_by(id, m)")
+    assert str(spec.where) == "((t0.f > 1.0) and (t0.id < 5) and (t0.k > 0) and (t0.m > 2))"
+
+
 UNITED = (
     """SELECT id, u.q, u.n FROM a JOIN (SELECT k AS q, m + 1 AS n FROM b WHERE m > 0
        UNION ALL SELECT k, m FROM c
@@ -405,7 +433,8 @@ def random_match(random: Random, visible: Sequence[str], depth: int) -> str:
     of = f"FROM {random_table(random, depth - 1)} y{depth} WHERE {both}"
     negated = random.choice(("", "NOT "))
     if random.random() < 0.5:
-        return f"{outer}.{key} {negated}IN (SELECT {random.choice(own)} {of})"
+        key, value = ("id", own[0]) if negated else (key, random.choice(own))  # no NULL may be among them
+        return f"{outer}.{key} {negated}IN (SELECT {value} {of})"
     return f"{negated}EXISTS (SELECT * {of} AND {random.choice(own)} = {outer}.{key})"
 
 

@@ -142,6 +142,21 @@ def test_a_name_of_a_value_that_cannot_be_used_is_said_to_be_one(query: str) -> 
             "'MAX(id)' cannot be planned",
         ),
         ("SELECT k, to_json(struct(K)) AS n FROM a GROUP BY k", None, "'STRUCT(K AS K)' of groups"),
+        (
+            "SELECT k, max_by(id, both) + 1 AS n FROM a GROUP BY k",
+            ["`a`.k"],
+            [("k", "`a`.k"), ("n", None)],
+        ),
+        (
+            "SELECT k, max_by(id, both, 2) FROM a GROUP BY k",
+            None,
+            "'MAX_BY(id, both)' cannot be planned",  # sqlglot leaves the number out
+        ),
+        (
+            "SELECT k, collect_set(id) WITHIN GROUP (ORDER BY k) FROM a GROUP BY k",
+            None,
+            "'COLLECT_SET(id)' cannot be planned",
+        ),
         ("SELECT DISTINCT count(*) FROM a", None, "'COUNT(*)' cannot be planned"),
         ("SELECT id FROM a WHERE count(*) > 1", None, "'COUNT(*)' cannot be planned"),
         ("SELECT id, count(*) AS n FROM a", None, "'id', which is not in GROUP BY,"),

@@ -144,7 +144,7 @@ class QueryDialect(Spark):
         COMMANDS: ClassVar[set[TokenType]] = set()
 
     class Parser(SparkParser):
-        """Spark's queries; a version, the changes of a table and ``current_date`` know their places in it."""
+        """Spark's queries; versions, changes, ``current_date`` and ``max_by`` know their places."""
 
         COLON_IS_VARIANT_EXTRACT = True
         NESTED_TYPE_TOKENS: ClassVar[set[TokenType]] = {TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT}
@@ -153,6 +153,8 @@ class QueryDialect(Spark):
         FUNCTION_PARSERS = {  # noqa: RUF012
             **SparkParser.FUNCTION_PARSERS,
             "TABLE_CHANGES": lambda self: self._parse_table_changes(),
+            "MAX_BY": lambda self: self._parse_by(exp.ArgMax),
+            "MIN_BY": lambda self: self._parse_by(exp.ArgMin),
         }
         PIPE_SYNTAX_TRANSFORM_PARSERS: ClassVar = {  # where they stand is enough: all is read of a pipe
             **SparkParser.PIPE_SYNTAX_TRANSFORM_PARSERS,
@@ -209,6 +211,12 @@ class QueryDialect(Spark):
             found: exp.Expr | None = super()._parse_select(*args, **given)
             if isinstance(found, exp.Values) and self._match(TokenType.PIPE_GT, advance=False):
                 return self._parse_pipe_syntax_query(exp.select("*").from_(found, copy=False))
+            return found
+
+        def _parse_by(self, kind: type[exp.AggFunc]) -> exp.AggFunc:
+            start = self._tokens[self._index - 2].start
+            found: exp.AggFunc = self._parse_distinct_arg_function(kind)
+            found.meta[START] = start  # as other functions have it
             return found
 
         def _parse_pipe_syntax_set_operator(self, query: exp.Query) -> exp.Query | None:
