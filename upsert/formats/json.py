@@ -29,6 +29,9 @@ import pyarrow.compute as pc
 from upsert import options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import Format, FormatContext
+from upsert.formats.debezium.rows import EncodedReader
+from upsert.formats.debezium.values import OPTIONS as CONNECTOR_OPTIONS
+from upsert.formats.debezium.values import Modes
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import SHARED_OPTIONS, JsonDialect, check_types
 from upsert.formats.text_values import encoded, flat_bytes, joined_lists, scalar_texts
@@ -39,6 +42,7 @@ OPTIONS: Final = (
         "fail-on-missing-field", options.boolean, "whether a message without one of the fields is bad", False
     ),
     *SHARED_OPTIONS,
+    *CONNECTOR_OPTIONS,
     Option(
         "encode.ignore-null-fields", options.boolean, "whether NULLs are left out of what is written", False
     ),
@@ -185,8 +189,13 @@ def check(context: FormatContext) -> None:
         )
 
 
-def _decoder(context: FormatContext) -> JsonReader:
-    return JsonReader(context.fields, JsonDialect.of(context.options))
+def _decoder(context: FormatContext) -> JsonReader | EncodedReader:
+    dialect, modes = JsonDialect.of(context.options), Modes.of(context.options)
+    if modes == Modes():
+        return JsonReader(context.fields, dialect)
+    return EncodedReader(
+        context.fields, {field.name: modes.encoding(field.type) for field in context.fields}, dialect
+    )
 
 
 FORMAT: Final = Format("json", OPTIONS, check, _decoder, JsonEncoder, reads_some=True, nothing=b"null")

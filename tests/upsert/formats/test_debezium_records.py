@@ -18,7 +18,10 @@ import pytest
 from tests.upsert.formats import json_changes
 from tests.upsert.formats.json_changes import changes, reason
 from upsert import types
+from upsert.formats.base import FormatContext
 from upsert.formats.debezium.json import FORMAT
+from upsert.formats.json import FORMAT as JSON
+from upsert.options import parse
 
 RECORDS = Path(__file__).with_name("debezium-3.6.1.Final.tsv").read_bytes().splitlines()
 PLAIN = {"time__precision__mode": "adaptive", "decimal__handling__mode": "precise"}
@@ -161,7 +164,7 @@ def test_a_table_without_a_key() -> None:
 @pytest.mark.parametrize(
     ("columns", "given", "why"),
     [
-        ({"n102": CENTS}, {}, "set 'debezium-json.decimal.handling.mode' to precise"),
+        ({"n102": CENTS}, {}, "set 'decimal.handling.mode' to precise"),
         ({"ts": types.TIMESTAMP}, {}, "1609330394123456 is no TIMESTAMP unless it is known what it counts"),
         ({"n": pa.decimal128(4, 1)}, PLAIN, "has too many digits for DECIMAL(4,1)"),
         ({"ba": pa.decimal128(9, 2)}, {}, "'AP8Q' is no DECIMAL(9,2); if it is base64"),
@@ -209,3 +212,17 @@ def test_a_long_value_that_an_update_left_as_it_was_is_missed(column: str, type_
 def test_a_truncation_says_what_to_do() -> None:
     (message,) = records("iso.shop.truncated")
     assert "'t' is a TRUNCATE" in reason(FORMAT, pa.schema([("id", pa.int32())]), message)
+
+
+def test_rows_that_are_unwrapped_are_read_by_the_format_json() -> None:
+    columns = {"Order Id": pa.int32(), "Due": pa.date32(), "Price": pa.decimal128(9, 2)}
+    given = {name.replace("__", "."): mode for name, mode in PLAIN.items()}
+    context = FormatContext(pa.schema(list(columns.items())), parse("json", JSON.options, given))
+    found = JSON.decoder(context).decode(pa.array(records("unwrap.My_Shop.Order_Items"), pa.binary()))
+    assert found.bad == ()
+    assert [tuple(row.values()) for row in found.rows.to_pylist()] == [
+        (1, date(2026, 1, 2), Decimal("9.99")),
+        (1, date(2026, 1, 3), Decimal("10.00")),
+        (1, date(2026, 1, 2), Decimal("1.11")),
+        (1, date(2027, 1, 1), Decimal("10.00")),
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -10,19 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from upsert import options
-from upsert.arrays import Positions, is_null, one_array
+from upsert.arrays import Positions, is_null
 from upsert.errors import ConfigurationError
 from upsert.formats import cdc, cdc_json
 from upsert.formats.base import BadMessage, Decoded, FormatContext
 from upsert.formats.cdc import Envelopes, Images
 from upsert.formats.debezium import envelope, schemas, values
+from upsert.formats.debezium.rows import PAYLOAD, EncodedReader
 from upsert.formats.debezium.values import Encoding
-from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import SHARED_OPTIONS, JsonDialect
 from upsert.options import Option
-
-_PAYLOAD: Final = "payload"
-_IMAGES: Final = ("before", "after")
 
 
 def _missing(name: str, has_schema: bool, envelopes: Envelopes, row: int) -> str:
@@ -44,76 +40,6 @@ def _missing(name: str, has_schema: bool, envelopes: Envelopes, row: int) -> str
 
 Encodings = tuple[Encoding, ...]
 """One of each column."""
-
-
-class _Rows:
-    """Reads messages whose columns are written in one way into envelopes' fields."""
-
-    def __init__(self, fields: pa.Schema, columns: pa.Schema, how: Encodings, dialect: JsonDialect) -> None:
-        self._fields = fields
-        self._dialect = dialect
-        self._encodings = dict(zip(columns.names, how, strict=True))
-        self._hints_at_base64 = all(not one.is_base64 for one in how)
-        self._reader = JsonReader(pa.schema(map(self._wire, fields)), dialect, takes_arrays=False)
-
-    def _wire(self, field: pa.Field) -> pa.Field:
-        if field.name == _PAYLOAD:
-            return field.with_type(pa.struct(map(self._wire, field.type)))
-        if field.name not in _IMAGES:
-            return field
-        return field.with_type(
-            pa.struct(
-                own.with_type(values.wire_type(own.type, self._encodings[own.name])) for own in field.type
-            )
-        )
-
-    def decode(self, messages: pa.Array) -> Decoded:
-        """The rows of all messages; those with a value that is none of its type are bad."""
-        found = self._reader.decode(messages)
-        if self._hints_at_base64:
-            found = replace(found, bad=tuple(map(_with_hint, found.bad)))
-        if found.rows.schema == self._fields:
-            return found
-        bad: dict[int, str] = {}
-        columns = [
-            self._read(one_array(column), field, bad)
-            for column, field in zip(found.rows.columns, self._fields, strict=True)
-        ]
-        rows = pa.Table.from_arrays(columns, schema=self._fields)
-        positions = np.arange(len(messages)) if found.positions is None else found.positions
-        if not bad:
-            return Decoded.at(positions, len(messages), rows, found.bad)
-        is_good = ~np.isin(np.arange(len(positions)), list(bad))
-        more = [BadMessage(int(positions[row]), reason) for row, reason in bad.items()]
-        return Decoded.at(
-            positions[is_good], len(messages), rows.filter(pa.array(is_good)), [*found.bad, *more]
-        )
-
-    def _read(self, found: pa.Array, field: pa.Field, bad: dict[int, str]) -> pa.Array:
-        if found.type == field.type:
-            return found
-        parts = zip(found.flatten(), field.type, strict=True)
-        if field.name == _PAYLOAD:
-            own = [self._read(part, one, bad) for part, one in parts]
-        else:
-            own = [self._values(part, one, f"{field.name}.{one.name}", bad) for part, one in parts]
-        return pa.StructArray.from_arrays(own, fields=list(field.type), mask=found.is_null())
-
-    def _values(self, found: pa.Array, field: pa.Field, path: str, bad: dict[int, str]) -> pa.Array:
-        if found.type == field.type:
-            return found
-        encoding = self._encodings[field.name]
-        read, is_bad = values.read(found, field.type, encoding, self._dialect.timestamps)
-        if not (self._dialect.ignore_parse_errors and field.nullable):
-            for row in np.flatnonzero(is_bad).tolist():
-                why = values.reason(found[row].as_py(), field.type, encoding)
-                bad.setdefault(row, f"field {path!r}: {why}")
-        return read
-
-
-def _with_hint(bad: BadMessage) -> BadMessage:
-    hint = values.BASE64 if " is no DECIMAL" in bad.reason else ""
-    return replace(bad, reason=bad.reason + hint)
 
 
 class _DebeziumReader:
@@ -138,18 +64,18 @@ class _DebeziumReader:
         self._modes = values.Modes.of(context.options)
         fields = envelope.fields_of(context)
         if self._has_schema:
-            fields = [pa.field(_PAYLOAD, pa.struct(fields))]
+            fields = [pa.field(PAYLOAD, pa.struct(fields))]
         if "schema" in context.metadata:
             fields.append(pa.field("schema", pa.string()))
         self._fields = pa.schema(fields)
         self._declared = tuple(self._modes.encoding(field.type) for field in context.fields)
-        self._readers: dict[Encodings, _Rows] = {}
+        self._readers: dict[Encodings, EncodedReader] = {}
 
     def read(self, messages: pa.Array) -> Envelopes:
         envelopes = Envelopes(self._rows(messages), messages)
         if self._has_schema:
-            payload = envelopes.columns.pop(_PAYLOAD)
-            envelopes.refuse(is_null(payload), partial(_missing, _PAYLOAD, True, envelopes))
+            payload = envelopes.columns.pop(PAYLOAD)
+            envelopes.refuse(is_null(payload), partial(_missing, PAYLOAD, True, envelopes))
             names = [field.name for field in payload.type]
             envelopes.columns |= dict(zip(names, payload.flatten(), strict=True))
         is_missing = is_null(envelopes.columns["op"])
@@ -174,9 +100,10 @@ class _DebeziumReader:
             bad += [BadMessage(int(where[one.position]), one.reason) for one in decoded.bad]
         return Decoded.of_groups(found, len(messages), self._fields.empty_table(), bad)
 
-    def _reader(self, encodings: Encodings) -> _Rows:
+    def _reader(self, encodings: Encodings) -> EncodedReader:
         if encodings not in self._readers:
-            self._readers[encodings] = _Rows(self._fields, self._columns, encodings, self._dialect)
+            how = dict(zip(self._columns.names, encodings, strict=True))
+            self._readers[encodings] = EncodedReader(self._fields, how, self._dialect, is_change=True)
         return self._readers[encodings]
 
     def _encodings(self, schema: schemas.Schema | None) -> Encodings:

@@ -54,13 +54,13 @@ OPTIONS: Final = (
     Option(
         "time.precision.mode",
         options.one_of(*_COUNTED),
-        "the option of the connector, where times are numbers that no schema explains",
+        "of Debezium's connector, where no schema says what numbers of times count",
         None,
     ),
     Option(
         "decimal.handling.mode",
         options.one_of("precise", "string", "double"),
-        "the option of the connector: precise writes base64; default: as schemas say, else string",
+        "of Debezium's connector: precise writes base64; default: as schemas say, else string",
         None,
     ),
 )
@@ -172,7 +172,7 @@ def reason(value: str | bytes, type_: pa.DataType, encoding: Encoding) -> str:
     """Why a value is none of the type.
 
     >>> reason("1609330394123", types.TIMESTAMP, Encoding())
-    "1609330394123 is no TIMESTAMP unless it is known what it counts; set 'debezium-json.time.precision..."
+    "1609330394123 is no TIMESTAMP unless it is known what it counts; set 'time.precision.mode' to what..."
     """
     name = types.sql_name(_innermost(type_))
     if pa.types.is_decimal(type_):
@@ -182,13 +182,13 @@ def reason(value: str | bytes, type_: pa.DataType, encoding: Encoding) -> str:
     return f"{shown(value)} is no {name} within the years 0001 to 9999"
 
 
-_NUMBERS: Final = "where the connector writes numbers, set 'debezium-json.decimal.handling.mode' to string"
+_NUMBERS: Final = "where the connector writes numbers, set 'decimal.handling.mode' to string"
 _COUNTS: Final = (
-    "set 'debezium-json.time.precision.mode' to what the connector has, or let messages carry their schema, "
+    "set 'time.precision.mode' to what the connector has, or let messages carry their schema, "
     "and set schema-include"
 )
 BASE64: Final = (
-    "; if it is base64, which the connector writes by default, set 'debezium-json.decimal.handling.mode' to "
+    "; if it is base64, which the connector writes by default, set 'decimal.handling.mode' to "
     "precise, or its own decimal.handling.mode to string"
 )
 """What to do where a text is no DECIMAL."""
