@@ -313,7 +313,9 @@ class _Merge:
 
     def _set_column(self) -> str:
         """Read the column of an assignment, which may have the target's name before it."""
-        refusal = self._cursor.refusal(f"expected the name of a column of {self._target!r}")
+        refusal = self._cursor.refusal(
+            f"expected a column of {self._target!r}; a field of a struct gets a value with the whole struct"
+        )
         *before, column = dotted(self._cursor, "the name of a column")
         if before and not self._is_target(".".join(before).lower()):
             raise refusal

@@ -145,7 +145,7 @@ class TestParser:
             ),
             (
                 "MERGE INTO t USING s ON a WHEN MATCHED THEN UPDATE SET s.n = 1",
-                "of a column of 't', found 's'",
+                "expected a column of 't'; a field of a struct gets a value with the whole struct, found 's'",
             ),
             ("MERGE INTO t USING s ON a WHEN MATCHED THEN UPDATE SET n = ", "expected an expression"),
             (
