@@ -59,6 +59,8 @@ _NO_FIELD: Final = "INVALID_EXTRACT_BASE_FIELD_TYPE"
 _SPARKS_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _IS_LOGGED: Final = ContextVar("_IS_LOGGED", default=True)
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
+_NAMES: Final = ("_NOT_FOUND", "UNRESOLVED_ROUTINE")
+"""Of these Spark says more, about its own catalogs, below the first line."""
 _NOISE: Final = re.compile(r"\.?(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
 
 
@@ -492,9 +494,11 @@ def _described(
     """
     args = query.args
     message = str(error.getMessage() or error).strip()
-    first = _NOISE.sub("", message.splitlines()[0])
-    first = re.sub(rf"`{_VIEW}[0-9a-f]{{32}}`\.?", "", first)
     condition = error.getCondition()
+    said, ends, _ = message.partition(" SQLSTATE:")
+    is_short = not ends or (condition or "").endswith(_NAMES)
+    first = _NOISE.sub("", message.splitlines()[0] if is_short else " ".join(said.splitlines()))
+    first = re.sub(rf"`{_VIEW}[0-9a-f]{{32}}`\.?", "", first)
     parameters = error.getMessageParameters() or {}
     if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION" and (wanted := parameters.get("objectName")):
         first = unknown_column(wanted.replace("`", ""), parameters.get("proposal", ""), columns, query)

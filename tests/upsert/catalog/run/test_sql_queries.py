@@ -322,6 +322,11 @@ class TestBatch:
                 "expected TIMESTAMP 'date time', found 'x': it is no date and time, as 2020",
             ),
             (
+                "SELECT id,\n  amount, count(*) FROM orders GROUP BY id",
+                SchemaError,
+                r"in the GROUP BY clause\. Add the columns .* is returned$",
+            ),
+            (
                 "SELECT id FROM range(3) r JOIN shelves2 /*+ OPTIONS('a'='b') */",
                 TableNotFoundError,
                 "shelves2",
