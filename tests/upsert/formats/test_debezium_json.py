@@ -298,3 +298,35 @@ def test_random_envelopes_give_what_each_of_them_says(messages: list[dict[str, A
     assert [bad.position for bad in found.bad] == [
         i for i, message in enumerate(messages) if expected_changes(message) is None
     ]
+
+
+def test_each_message_is_read_by_its_own_schema() -> None:
+    """As after an ALTER TABLE: in milliseconds, then in microseconds; and a message in another order."""
+
+    def message(count: int, of: str, *, is_ahead: bool = True) -> dict[str, Any]:
+        image = {
+            "type": "struct",
+            "field": "after",
+            "fields": [{"field": "t", "name": f"io.debezium.time.{of}"}],
+        }
+        parts = {
+            "schema": {"type": "struct", "fields": [image]},
+            "payload": {"after": {"t": count}, "op": "c"},
+        }
+        return parts if is_ahead else dict(reversed(parts.items()))
+
+    messages = [
+        json.dumps(one, separators=(",", ":")).encode()
+        for one in (
+            message(1_000, "Timestamp"),
+            message(2_000_000, "MicroTimestamp"),
+            message(3_000, "Timestamp"),
+            message(4_000, "Timestamp", is_ahead=False),
+            message(5_000, "Timestamp") | {"payload": None},
+        )
+    ]
+    fields = pa.schema([("t", types.TIMESTAMP)])
+    for metadata in ((), ("schema",)):
+        found = decode(fields, [None, *messages], metadata, schema_include="true")
+        assert found.rows["t"].cast(pa.int64()).to_pylist() == [1e6, 2e6, 3e6, 4e6]
+        assert [(bad.position, bad.reason[:27]) for bad in found.bad] == [(5, "field 'payload' is missing;")]

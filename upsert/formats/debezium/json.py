@@ -65,7 +65,8 @@ class _DebeziumReader:
         fields = envelope.fields_of(context)
         if self._has_schema:
             fields = [pa.field(PAYLOAD, pa.struct(fields))]
-        if "schema" in context.metadata:
+        self._gives_schema = "schema" in context.metadata
+        if self._gives_schema:
             fields.append(pa.field("schema", pa.string()))
         self._fields = pa.schema(fields)
         self._declared = tuple(self._modes.encoding(field.type) for field in context.fields)
@@ -86,15 +87,16 @@ class _DebeziumReader:
     def _rows(self, messages: pa.Array) -> Decoded:
         if not self._has_schema:
             return self._reader(self._declared).decode(messages)
-        groups: dict[Encodings, list[Positions]] = {}
-        for schema, own in schemas.positions_of(messages):
-            groups.setdefault(self._encodings(schema), []).append(own)
-        if len(groups) == 1:
-            return self._reader(next(iter(groups))).decode(messages)
+        groups: dict[Encodings, list[schemas.Group]] = {}
+        for group in schemas.groups_of(messages):
+            groups.setdefault(self._encodings(group.schema), []).append(group)
         found, bad = [], []
         for encodings, parts in groups.items():
-            where = np.sort(np.concatenate(parts))
-            decoded = self._reader(encodings).decode(messages.take(pa.array(where)))
+            where = np.concatenate([part.positions for part in parts])
+            own_messages = messages.take(pa.array(where))
+            if not self._gives_schema:
+                own_messages = pa.concat_arrays([part.messages for part in parts])
+            decoded = self._reader(encodings).decode(own_messages)
             own = np.arange(len(where)) if decoded.positions is None else decoded.positions
             found.append((where[own], decoded.rows))
             bad += [BadMessage(int(where[one.position]), one.reason) for one in decoded.bad]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upsert.arrays import Positions
 
@@ -19,19 +20,32 @@ _BEHIND: Final = b',"payload":'
 """In no text, for there a quote has a backslash before it."""
 
 
-def positions_of(messages: pa.Array) -> Iterator[tuple[Schema | None, Positions]]:
-    """The schemas of some messages, each with the positions of its messages; None where there is none.
+class Group(NamedTuple):
+    """Messages with one schema, None for none: their positions, and what is left without it."""
+
+    schema: Schema | None
+    positions: Positions
+    messages: pa.Array
+
+
+def groups_of(messages: pa.Array) -> Iterator[Group]:
+    """All of some messages, by schema. One that another member comes before is in its message still.
 
     >>> schema = b'{"schema":{"fields":[{"field":"after","fields":[{"field":"n","type":"int32"}]}]}'
-    >>> found = positions_of(pa.array([schema + b',"payload":{}}', None, schema + b',"payload":null}']))
-    >>> [(schema, own.tolist()) for schema, own in found]
-    [({'n': {'field': 'n', 'type': 'int32'}}, [0, 2]), (None, [1])]
+    >>> first, second = groups_of(pa.array([schema + b',"payload":{}}', None, schema + b',"payload":1}']))
+    >>> first.schema, first.positions.tolist(), first.messages.to_pylist()
+    ({'n': {'field': 'n', 'type': 'int32'}}, [0, 2], [b'{"payload":{}}', b'{"payload":1}'])
+    >>> second.schema, second.positions.tolist(), second.messages.to_pylist()
+    (None, [1], [None])
     """
     positions: dict[bytes, list[int]] = {}
     for position, message in enumerate(messages.to_pylist()):
         positions.setdefault((message or b"").partition(_BEHIND)[0], []).append(position)
     for text, own in positions.items():
-        yield _schema(text), np.array(own)
+        schema, found = _schema(text), messages.take(pa.array(own))
+        if schema is not None and len(text) < len(found[0].as_buffer()):
+            found = pc.binary_replace_slice(found, 0, len(text) + 1, b"{")
+        yield Group(schema, np.array(own), found)
 
 
 @lru_cache(maxsize=64)
