@@ -207,6 +207,10 @@ class QueryDialect(Spark):
                 self._parse_number()
             return found
 
+        def _parse_pivot_aggregation(self) -> exp.Expr | None:
+            found: exp.Expr | None = self._parse_alias(self._parse_term())
+            return found
+
         def _parse_select(self, *args: Any, **given: Any) -> exp.Expr | None:
             found: exp.Expr | None = super()._parse_select(*args, **given)
             if isinstance(found, exp.Values) and self._match(TokenType.PIPE_GT, advance=False):

@@ -51,6 +51,10 @@ def over(text: str, *views: str | None) -> str:
             "WITH RECURSIVE w(n) MAX RECURSION LEVEL 9 AS (SELECT 1 UNION SELECT n FROM w JOIN t) TABLE w",
             ["t"],
         ),
+        (
+            "SELECT * FROM t PIVOT (max(a) + 1 AS x, (SELECT 1 FROM u) * sum(a) FOR b IN (1, 2 AS two))",
+            ["t", "u"],
+        ),
         ("SELECT a >>> 2, CAST(NULL AS ARRAY<ARRAY<ARRAY<INT>>>) FROM t", ["t"]),
         (
             "SELECT corr(DISTINCT a, b), any_value(a, true), any_value(b, (SELECT 1 FROM u)), now(1) FROM t",
