@@ -96,6 +96,10 @@ def spark() -> Iterator[SparkSession]:
             # for the data sources that Spark finds by itself
             patch.setenv("PYSPARK_DRIVER_PYTHON", forked_python())
             session = builder.getOrCreate()
+        of_sources = session._jvm.java.lang.System.getenv("PYSPARK_DRIVER_PYTHON")  # type: ignore[union-attr]
+        assert of_sources == forked_python(), (
+            "an earlier test has started the JVM, it should ask for this session"
+        )
         session.sparkContext.setLogLevel("ERROR")
         yield session
         for query in session.streams.active:

@@ -21,7 +21,7 @@ from py4j.clientserver import ClientServer
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 
-from upsert.spark.java import java_of
+from upsert.spark.java import java_of, object_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,8 +62,13 @@ def note_caller(spark: SparkSession) -> None:
 
 def useless_monitors(spark: SparkSession) -> list[Any]:
     """The threads that end idle processes where none is ever kept; also those of queries that run."""
-    threads = java_of(spark).org.apache.commons.lang3.ThreadUtils
-    found = threads.findThreadsByName(f"{_MONITOR}{spark.sparkContext.pythonExec}").toArray()
+    java = java_of(spark)
+    # sources that Spark finds by itself run the driver's Python, which may be another one than the workers'
+    of_sources = object_of(java.org.apache.spark.api.python, "PythonUtils").defaultPythonExec()
+    found: list[Any] = []
+    for program in {spark.sparkContext.pythonExec, of_sources}:
+        named = java.org.apache.commons.lang3.ThreadUtils.findThreadsByName(f"{_MONITOR}{program}")
+        found += named.toArray()
     return [one for one in found if not getattr(one, _FACTORY)().useDaemonEnabled()]
 
 

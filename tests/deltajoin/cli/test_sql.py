@@ -18,6 +18,8 @@ from deltajoin.cli.app import app
 from tests.helpers import REPOSITORY, lent, use_this_python
 from upsert import Catalog, Table
 from upsert.catalog.results import Running
+from upsert.catalog.run import queries
+from upsert.catalog.run.without_spark.statements import selected_later
 from upsert.catalog.script import split_statements
 from upsert.sql.parser import parse
 from upsert.sql.statements import CreateTable
@@ -52,6 +54,7 @@ def run(*arguments: str, given: str = "") -> tuple[int, str, str]:
 
 def run_here(*arguments: str, given: str = "") -> tuple[int, str, str]:
     """The same in this process, which has loaded what the command needs: for commands that start no Spark."""
+    queries.selected_later = selected_later  # also where a test has Spark compute the rows of its queries
     done = CliRunner().invoke(app, arguments, input=given)
     return done.exit_code, done.stdout, done.stderr
 
