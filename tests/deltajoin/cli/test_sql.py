@@ -55,7 +55,8 @@ def run(*arguments: str, given: str = "") -> tuple[int, str, str]:
 def run_here(*arguments: str, given: str = "") -> tuple[int, str, str]:
     """The same in this process, which has loaded what the command needs: for commands that start no Spark."""
     queries.selected_later = selected_later  # also where a test has Spark compute the rows of its queries
-    done = CliRunner().invoke(app, arguments, input=given)
+    # whose settings would have Spark compute them too
+    done = CliRunner(env={"SPARK_SUBMIT_OPTS": None}).invoke(app, arguments, input=given)
     return done.exit_code, done.stdout, done.stderr
 
 
