@@ -233,6 +233,7 @@ _OF_DEBEZIUM: Final = {
     "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
     "io.debezium.time.NanoTimestamp": "local-timestamp-nanos",
     "io.debezium.time.ZonedTimestamp": _ZONED,
+    "io.debezium.time.IsoTimestamp": _ZONED,
     "io.debezium.time.Time": "time-millis",
     "io.debezium.time.MicroTime": "time-micros",
     "io.debezium.time.NanoTime": "time-nanos",

@@ -207,6 +207,7 @@ def test_times_are_those_of_debezium_s_own_types(double: Double) -> None:
         "micro": ("long", "MicroTimestamp", 1_000_001, datetime(1970, 1, 1, 0, 0, 1, 1)),
         "nano": ("long", "NanoTimestamp", 1_999, datetime(1970, 1, 1, 0, 0, 0, 1)),
         "local": ("string", "ZonedTimestamp", "1970-01-01T00:01Z", datetime(1970, 1, 1, 0, 1)),
+        "iso": ("string", "IsoTimestamp", "1970-01-01T00:01:00.5Z", datetime(1970, 1, 1, 0, 1, 0, 500000)),
         "zoned": ("string", "ZonedTimestamp", "1970-01-01T02:00+02:00", datetime(1970, 1, 1, tzinfo=UTC)),
         "clock": ("int", "Time", 1, time(0, 0, 0, 1_000)),
         "micros": ("long", "MicroTime", 86_399_000_001, time(23, 59, 59, 1)),
@@ -219,7 +220,9 @@ def test_times_are_those_of_debezium_s_own_types(double: Double) -> None:
     )
     row = {name: number for name, (_, _, number, _) in kinds.items()}
     ntz = types.TIMESTAMP_NTZ
-    fields = pa.schema([("d", pa.date32()), *((name, ntz) for name in ("milli", "micro", "nano", "local"))])
+    fields = pa.schema(
+        [("d", pa.date32()), *((name, ntz) for name in ("milli", "micro", "nano", "local", "iso"))]
+    )
     fields = fields.append(pa.field("zoned", types.TIMESTAMP))
     fields = fields.append(pa.field("clock", types.time_of(3))).append(pa.field("micros", types.time_of(6)))
     found = decode(double, fields, schema, [change("c", None, row)])
