@@ -56,6 +56,7 @@ spark.sql("SELECT * FROM numbers").show(2)
 """
 
 
+@pytest.mark.long  # it starts a session of its own
 @pytest.mark.spark
 def test_the_first_rows_of_a_table_are_shown_without_a_trace_of_the_connection_that_spark_closes(
     tmp_path: Path,
