@@ -416,15 +416,14 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
 def _looked_up(leaf: Plan, node: Aggregate, what: str) -> ManagedTable | Refused:
     """The table whose rows an aggregate looks up, by what it reads; ``what`` it needs begins a refusal."""
     match leaf:
-        case (
-            Changelog(origin=ManagedTable() as table)
-            | Changelog(origin=KafkaTopic(mode=Mode.ALL, mirror=ManagedTable() as table))
-        ):
+        case Changelog(origin=ManagedTable() as table):
             return table
-        case Changelog(origin=KafkaTopic(mode=Mode.ALL, apart=str()) as topic):
+        case Changelog(origin=KafkaTopic(mode=mode, mirror=ManagedTable() as table)) if mode != Mode.UPSERT:
+            return table
+        case Changelog(origin=KafkaTopic(mode=mode, apart=str()) as topic) if mode != Mode.UPSERT:
             how, remedy = read_apart(topic)
             return Refused(f"{what}, and the query {how}", remedy)
-        case Changelog(origin=KafkaTopic(mode=Mode.ALL, table=str(name))):
+        case Changelog(origin=KafkaTopic(mode=mode, table=str(name))) if mode != Mode.UPSERT:
             return Refused(
                 f"{what}, and a topic cannot be looked up",
                 f"mirror the topic in a managed table: start catalog.mirror(spark, {name!r})",

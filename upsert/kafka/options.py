@@ -192,6 +192,20 @@ _SOURCE: Final = (
         None,
     ),
     Option("state.version", options.integer(0), "of the columns of these rows", 0, set_by="ALTER TABLE"),
+    Option(
+        "mirror.path",
+        options.text,
+        "folder of the managed table that mirrors the topic",
+        None,
+        set_by="the catalog",
+    ),
+    Option(
+        "mirror.not-given",
+        options.text,
+        "options of the query that the mirror does not have, so that it is not read",
+        None,
+        set_by="the catalog",
+    ),
 )
 
 _SINK: Final = (
@@ -252,20 +266,6 @@ _UPSERT_ONLY: Final = (
         "arrival: of each key the rows of a task come in order; none: they do not",
         "arrival",
         set_by="write_changes",
-    ),
-    Option(
-        "mirror.path",
-        options.text,
-        "folder of the managed table that mirrors the topic",
-        None,
-        set_by="the catalog",
-    ),
-    Option(
-        "mirror.not-given",
-        options.text,
-        "options of the query that the mirror does not have, so that it is not read",
-        None,
-        set_by="the catalog",
     ),
     Option(
         "scan.versions",

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from upsert.catalog.catalog import Catalog
@@ -119,6 +119,44 @@ def test_a_table_follows_a_log_that_repeats_itself(
         query.start().awaitTermination()
         found = {row["id"]: row.asDict() for row in catalog.read(spark, "copy").collect()}
         assert found == source.rows
+
+
+@pytest.mark.parametrize("normalized", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_join_reads_the_mirror_of_such_a_log(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, normalized: bool
+) -> None:
+    source = Connector(kafka, random.Random(7), has_before=False)
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql(
+        f"CREATE TABLE changes ({COLUMNS}, place INT METADATA FROM 'partition' VIRTUAL, INDEX (n)) WITH ("
+        f"'connector' = 'kafka', 'topic' = '{source.topic}', 'format' = 'debezium-json', "
+        f"'properties.bootstrap.servers' = '{kafka.bootstrap_servers}', 'mirror.bucket' = '2', "
+        f"'cdc-events-duplicate' = '{normalized}')"
+    )
+    catalog.sql("CREATE TABLE sizes (n INT PRIMARY KEY NOT ENFORCED, size STRING)")
+    catalog.sql("CREATE TABLE sized (id INT PRIMARY KEY NOT ENFORCED, size STRING)")
+    names = {n: f"size {n}" for n in range(3)}
+    catalog.table("sizes").write(pa.table({"n": pa.array(names, pa.int32()), "size": [*names.values()]}))
+
+    def joined() -> DataFrame:
+        changes, sizes = (catalog.read_changes(spark, name) for name in ("changes", "sizes"))
+        return changes.join(sizes, "n").select("id", "size")
+
+    (before,) = planner.explain(joined()).joins
+    assert "catalog.mirror(spark, 'changes')" in str(before.remedy)
+    for _ in range(2):  # the second time both go on where they were
+        source.work(40)
+        catalog.mirror(spark, "changes", {"availableNow": True}).awaitTermination()
+        found = catalog.table("changes").snapshot().scan(["id", "n", "name"]).to_pylist()
+        assert {row["id"]: row for row in found} == source.rows
+        assert [report.form for report in planner.explain(joined()).joins] == ["fused"]
+        writer = catalog.write_changes(joined(), "sized").option("checkpointLocation", str(tmp_path / "c"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        sized = catalog.table("sized").snapshot().scan().to_pylist()
+        assert {row["id"]: row["size"] for row in sized} == {
+            id: names[row["n"]] for id, row in source.rows.items()
+        }
+    assert catalog.table("changes").options.bucket == 2
 
 
 Change = tuple[Row | None, Row | None]

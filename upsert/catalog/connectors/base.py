@@ -49,8 +49,8 @@ class Connector(ABC):
         return False
 
     @property
-    def has_mirror(self) -> bool:
-        """Whether it is an upsert topic, which may have a mirror, and deletions of keys alone."""
+    def is_upsert(self) -> bool:
+        """Whether it is an upsert topic, which holds the newest rows of keys, and deletions of keys alone."""
         return False
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:  # noqa: ARG002

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 _HTTP: Final = "http"
 _POSTGRES: Final = "postgres"
 _DELTA: Final = "delta"
-_MIRRORED: Final = frozenset({"upsert-kafka", _DELTA})
-"""Connectors whose tables with a key have a mirror, and so may have an INDEX."""
 _OF_SPARK: Final = (*spark_connector.FORMATS, spark_connector.SPARK)
 
 
@@ -159,7 +157,7 @@ def connect(name: str, definition: Definition, folder: str, options: Mapping[str
     """
     connector = _known_connector(name, definition)
     schema, given = definition.schema, {**definition.options, **options}
-    _refuse_what_it_has_not(name, connector, schema)
+    _refuse_what_it_has_not(name, connector, schema, given)
     # no folder of an object store can be deleted atomically: there what belongs to the table lies in one of
     # its own, which no later table of the name will use
     own_folder = folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
@@ -200,7 +198,7 @@ def _of_kafka(
     if definition.version:
         given["state.version"] = str(definition.version)
     mirror = None
-    if connector in _MIRRORED:
+    if _has_mirror(connector, schema, given):
         given, of_mirror = split_options(given)
         mirror = Mirror.of(name, folder, own_folder, schema, of_mirror)
         given[MIRROR_OPTION] = mirror.path
@@ -253,7 +251,24 @@ def columns_of(
     return declared_columns(columns_at(session(), options["path"], of), of)
 
 
-def _refuse_what_it_has_not(name: str, connector: str, schema: TableSchema) -> None:
+def _has_mirror(connector: str, schema: TableSchema, options: Mapping[str, str]) -> bool:
+    """Whether a table may have a mirror, and so an INDEX.
+
+    Of topics of changes these are those in which each partition has all changes of its keys.
+    """
+    if connector != "kafka" or not schema.primary_key:
+        return connector == "upsert-kafka" or (connector == _DELTA and bool(schema.primary_key))
+    from upsert.formats.base import FORMATS, format_named
+    from upsert.kafka.options import key_of
+
+    of_values = (text for key, text in options.items() if key_of(key.lower()) == "value.format")
+    named = next(of_values, None)
+    return named in FORMATS and format_named(named, "").splits_key_changes
+
+
+def _refuse_what_it_has_not(
+    name: str, connector: str, schema: TableSchema, options: Mapping[str, str]
+) -> None:
     from upsert.kafka.options import OPTIONS
 
     if schema.metadata and connector not in OPTIONS:
@@ -262,7 +277,7 @@ def _refuse_what_it_has_not(name: str, connector: str, schema: TableSchema) -> N
             f"{schema.metadata[0].name!r}; leave it out"
         )
     clauses: dict[str, object] = {"PARTITIONED BY": schema.partitioned_by}
-    if connector not in _MIRRORED or (connector == _DELTA and not schema.primary_key):
+    if not _has_mirror(connector, schema, options):
         clauses["INDEX"] = schema.indexes
     for clause, given in clauses.items():
         if given:

@@ -1,4 +1,4 @@
-"""Kafka topics as tables of a catalog; a topic knows no row by its key, so an upsert topic has a mirror.
+"""Kafka topics as tables of a catalog; a topic knows no row by its key, so a topic with keys has a mirror.
 
 This module brings all of Kafka along, and is imported for a table that needs it.
 """
@@ -58,9 +58,9 @@ class KafkaConnector(Connector):
         return self.table.values.get("sequence.field") is not None
 
     @property
-    def has_mirror(self) -> bool:
-        """Whether it is an upsert topic."""
-        return self.mirror is not None
+    def is_upsert(self) -> bool:
+        """Whether it is of the connector ``upsert-kafka``."""
+        return self.table.is_upsert
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
@@ -126,8 +126,15 @@ class KafkaConnector(Connector):
         needs_images = any(
             not c.nullable and c.name not in self.table.primary_key for c in mirror.schema.columns
         )
-        changelog = "all" if needs_images else "upsert"
-        return mirror.kept(spark, lambda: self.read_changes(spark, changelog=changelog), trigger, checkpoints)
+        own = {"changelog": "all" if needs_images else "upsert"} if self.is_upsert else self._net
+        return mirror.kept(spark, lambda: self.read_changes(spark, **own), trigger, checkpoints)
+
+    @property
+    def _net(self) -> Mapping[str, str]:
+        """Options to read of a topic what its changes leave of each key, unless a normalizer does that."""
+        if self.table.values["cdc-events-duplicate"]:
+            return {}
+        return {"scan.net-changes": "true", "scan.needs-before": "false"}
 
     def without_mirror(self) -> ConfigurationError:
         """The topic is one of changes, or its mirror was not begun."""
@@ -138,7 +145,8 @@ class KafkaConnector(Connector):
                 "catalog.mirror(spark, …), or use read_changes, read and write_changes"
             )
         return ConfigurationError(
-            f"{self.table.name}: only tables of the connector 'upsert-kafka' have a mirror, got "
-            f"{self.table.connector!r}; write its changes into a managed table, by a "
-            "streaming INSERT INTO or by write_changes"
+            f"{self.table.name}: only tables of the connector 'upsert-kafka', and of 'kafka' with a PRIMARY "
+            f"KEY and a format of Debezium, have a mirror, got {self.table.value.format_name!r} and the key "
+            f"{self.table.primary_key}; write its changes into a managed table, by a streaming INSERT INTO "
+            "or by write_changes"
         )

@@ -162,7 +162,7 @@ def start_mirror(
     connected = context.connected(name)
     if connected is None:
         raise ConfigurationError(
-            f"table {name!r}: only a table of the connector 'upsert-kafka' or 'delta' has a mirror, got a "
+            f"table {name!r}: only a topic or a table of Delta Lake has a mirror, got a "
             "managed one, which can be looked up itself; use it as it is"
         )
     path = context.databases.resolve(name).path

@@ -236,7 +236,7 @@ class Scan:
         connected = context.connected(self.reference.name, self.reference.options)
         if connected is not None:
             # the newest of a micro-batch alone would lose the versions before
-            each = {"changelog": "upsert", "scan.versions": "true"} if connected.has_mirror else {}
+            each = {"changelog": "upsert", "scan.versions": "true"} if connected.is_upsert else {}
             return connected.read_changes(spark, **each)
         if stored is not None:
             raise self._refusal(
@@ -342,7 +342,7 @@ class Scan:
         elif self._reads_changes:
             df = connected.read_changes(spark)
         else:
-            if self.is_streaming and connected.has_mirror:
+            if self.is_streaming and connected.is_upsert:
                 connected.mirror_table()  # without one each micro-batch would read the whole topic
             wanted = self._columns(schema)
             df = connected.read_some(spark, wanted) if as_of is None else connected.lookup_rows(spark, wanted)
