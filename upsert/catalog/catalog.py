@@ -210,7 +210,7 @@ class Catalog:
         trigger: Mapping[str, Any] | None = None,
         checkpoints: str | os.PathLike[str] | None = None,
     ) -> StreamingQuery:
-        """Keep a managed table equal to an upsert topic or a Delta table, for joins to look its rows up.
+        """Keep a managed table equal to a topic with keys or a Delta table, for joins to look its rows up.
 
         The mirror has the indexes that CREATE TABLE declares, and its options that begin with ``mirror.``,
         as in ``'mirror.bucket' = '4'``. One query maintains it, exactly once, with its checkpoint beside the
@@ -220,7 +220,8 @@ class Catalog:
 
         Args:
             spark: the session that runs the query.
-            name: a table of the connector ``upsert-kafka``, or of ``delta`` with a PRIMARY KEY.
+            name: a table of the connector ``upsert-kafka``; or with a PRIMARY KEY of ``delta``, or of
+                ``kafka`` with a format of Debezium.
             trigger: of the query, as ``DataStreamWriter.trigger`` takes it: ``{"availableNow": True}``.
             checkpoints: folder in which the checkpoint gets a folder; None: beside the mirror, of a warehouse
                 in an object store ``'checkpoint.location'`` of ``SET``.

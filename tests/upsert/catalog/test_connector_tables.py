@@ -367,7 +367,13 @@ def test_one_of_many_creators_wins_and_its_whole_statement_is_kept(catalog: Cata
             words(connector="kafka", **{"key.format": None}).replace(
                 "PRIMARY KEY (word) NOT ENFORCED", "INDEX (word)"
             ),
-            "table 'words': the connector 'kafka' has no INDEX; leave it out, or ",
+            "table 'words': the connector 'kafka' has no INDEX without 'upsert-kafka', or a PRIMARY KEY ",
+        ),
+        (
+            words(connector="kafka", **{"key.format": None, "mirror.bucket": "4"}).replace(
+                ", PRIMARY KEY (word) NOT ENFORCED", ""
+            ),
+            "options that begin with 'mirror.' need 'upsert-kafka', or a PRIMARY KEY and a format of ",
         ),
         (words(**{"mirror.buckets": "4"}), "options 'mirror.*': unknown option 'buckets'; did you mean"),
         (words(**{"mirror.path": "/tmp/x"}), "options 'mirror.*': unknown option 'path'"),

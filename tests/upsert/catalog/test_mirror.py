@@ -125,9 +125,13 @@ def test_only_topics_with_keys_have_a_mirror(spark: SparkSession, catalog: Catal
     )
     with pytest.raises(ConfigurationError, match="got a managed one, which can be looked up itself"):
         catalog.mirror(spark, "here")
-    with pytest.raises(ConfigurationError, match=r"have a mirror, got 'json' and the key \(\); write"):
+    with pytest.raises(
+        ConfigurationError, match=r"a mirror needs 'upsert-kafka', or .* got 'json' and the key \(\); write"
+    ):
         catalog.mirror(spark, "log")
-    with pytest.raises(ConfigurationError, match=r"have a mirror, got 'json' and the key \(\); write"):
+    with pytest.raises(
+        ConfigurationError, match=r"a mirror needs 'upsert-kafka', or .* got 'json' and the key \(\); write"
+    ):
         catalog.table("log")
 
 

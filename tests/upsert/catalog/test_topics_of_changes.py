@@ -157,6 +157,8 @@ def test_a_join_reads_the_mirror_of_such_a_log(
             id: names[row["n"]] for id, row in source.rows.items()
         }
     assert catalog.table("changes").options.bucket == 2
+    now = catalog.sql("SELECT id, n FROM changes FOR SYSTEM_TIME AS OF PROCTIME()", spark).df
+    assert sorted(map(tuple, now.collect())) == sorted((row["id"], row["n"]) for row in source.rows.values())
 
 
 Change = tuple[Row | None, Row | None]

@@ -188,7 +188,7 @@ def _of_kafka(
     options: Mapping[str, str],
 ) -> Connector:
     from upsert.catalog.connectors.kafka import MIRROR_OPTION, KafkaConnector
-    from upsert.catalog.connectors.mirror import Mirror, split_options
+    from upsert.catalog.connectors.mirror import MIRRORED, PREFIX, Mirror, split_options
     from upsert.kafka.options import key_of
     from upsert.kafka.table import KafkaTable
 
@@ -198,8 +198,14 @@ def _of_kafka(
     if definition.version:
         given["state.version"] = str(definition.version)
     mirror = None
-    if _has_mirror(connector, schema, given):
-        given, of_mirror = split_options(given)
+    given, of_mirror = split_options(given)
+    if not _has_mirror(connector, schema, given):
+        if of_mirror:
+            raise ConfigurationError(
+                f"table {name!r}: options that begin with {PREFIX!r} need {MIRRORED}, got "
+                f"{PREFIX + next(iter(of_mirror))!r}; leave it out"
+            )
+    else:
         mirror = Mirror.of(name, folder, own_folder, schema, of_mirror)
         given[MIRROR_OPTION] = mirror.path
     table = KafkaTable.of(connector, schema, given, name=name)
@@ -261,9 +267,8 @@ def _has_mirror(connector: str, schema: TableSchema, options: Mapping[str, str])
     from upsert.formats.base import FORMATS, format_named
     from upsert.kafka.options import key_of
 
-    of_values = (text for key, text in options.items() if key_of(key.lower()) == "value.format")
-    named = next(of_values, None)
-    return named in FORMATS and format_named(named, "").splits_key_changes
+    named = [text for key, text in options.items() if key_of(key) == "value.format" and text in FORMATS]
+    return any(format_named(name, "").splits_key_changes for name in named)
 
 
 def _refuse_what_it_has_not(
@@ -281,9 +286,12 @@ def _refuse_what_it_has_not(
         clauses["INDEX"] = schema.indexes
     for clause, given in clauses.items():
         if given:
+            from upsert.catalog.connectors.mirror import MIRRORED
+
+            needs = f" without {MIRRORED}" if (clause, connector) == ("INDEX", "kafka") else ""
             raise SchemaError(
-                f"table {name!r}: the connector {connector!r} has no {clause}; leave it out, or leave out "
-                "'connector' for a managed table"
+                f"table {name!r}: the connector {connector!r} has no {clause}{needs}; leave it out, or leave "
+                "out 'connector' for a managed table"
             )
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert.catalog.connectors.base import Connector
-from upsert.catalog.connectors.mirror import Mirror
+from upsert.catalog.connectors.mirror import MIRRORED, Mirror
 from upsert.errors import ConfigurationError
 from upsert.kafka import frames, topics
 from upsert.kafka.encode import sink_of
 from upsert.kafka.options import check_in_use, key_of
 from upsert.kafka.table import KafkaTable
+from upsert.managed import frames as managed_frames
 from upsert.materializer.choice import Sink
 
 if TYPE_CHECKING:
@@ -85,6 +86,12 @@ class KafkaConnector(Connector):
         """The rows that the topic holds now, of which only these columns are decoded."""
         return frames.read(spark, self._to_read(), columns)
 
+    def lookup_rows(self, spark: SparkSession, columns: Sequence[str] | None) -> DataFrame:
+        """The rows of the topic, for which the planner takes its mirror; of changes those of the mirror."""
+        if self.is_upsert or self.mirror is None:
+            return self.read(spark)
+        return managed_frames.read(spark, self.mirror_table().path, columns=columns)
+
     @property
     def _to_write(self) -> KafkaTable:
         check_in_use(self.own, writes=True, of=self.table.name)
@@ -145,8 +152,7 @@ class KafkaConnector(Connector):
                 "catalog.mirror(spark, …), or use read_changes, read and write_changes"
             )
         return ConfigurationError(
-            f"{self.table.name}: only tables of the connector 'upsert-kafka', and of 'kafka' with a PRIMARY "
-            f"KEY and a format of Debezium, have a mirror, got {self.table.value.format_name!r} and the key "
+            f"{self.table.name}: a mirror needs {MIRRORED}, got {self.table.value.format_name!r} and the key "
             f"{self.table.primary_key}; write its changes into a managed table, by a streaming INSERT INTO "
             "or by write_changes"
         )
