@@ -215,6 +215,7 @@ SPARKS = (
     "SELECT flag, max(id) AS m FROM kinds GROUP BY flag ORDER BY max(m)",
     "SELECT tiny, min(small) FROM kinds GROUP BY tiny HAVING count(*) > 0 ORDER BY min(small), 1",
     "SELECT DISTINCT id x FROM kinds ORDER BY id",
+    "SELECT sum(small, tiny) FROM kinds",
     "SELECT min(ratio) FROM kinds",
 )
 
@@ -232,7 +233,6 @@ REFUSED = (
     "SELECT count(*) FROM kinds GROUP flag",
     "SELECT count(DISTINCT DISTINCT flag) FROM kinds",
     "SELECT DISTINCT DISTINCT flag FROM kinds",
-    "SELECT sum(small, tiny) FROM kinds",
     "SELECT count(*) FROM kinds GROUP BY flag HAVING count(*) > 1 AND",
     "SELECT count(*) FROM kinds GROUP BY nix",
     "SELECT nix, count(*) FROM kinds GROUP BY nix",
