@@ -134,6 +134,20 @@ _SHARED: Final = (
         "how long Kafka may be out of reach before a read or write gives up; the cause is logged after 3 s",
         120_000,
     ),
+    Option(
+        "mirror.path",
+        options.text,
+        "folder of the managed table that mirrors the topic",
+        None,
+        set_by="the catalog",
+    ),
+    Option(
+        "mirror.not-given",
+        options.text,
+        "options of the query that the mirror does not have, so that it is not read",
+        None,
+        set_by="the catalog",
+    ),
 )
 
 _SOURCE: Final = (
@@ -192,20 +206,6 @@ _SOURCE: Final = (
         None,
     ),
     Option("state.version", options.integer(0), "of the columns of these rows", 0, set_by="ALTER TABLE"),
-    Option(
-        "mirror.path",
-        options.text,
-        "folder of the managed table that mirrors the topic",
-        None,
-        set_by="the catalog",
-    ),
-    Option(
-        "mirror.not-given",
-        options.text,
-        "options of the query that the mirror does not have, so that it is not read",
-        None,
-        set_by="the catalog",
-    ),
 )
 
 _SINK: Final = (
