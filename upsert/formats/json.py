@@ -168,6 +168,12 @@ class JsonEncoder:
     def __init__(self, context: FormatContext) -> None:
         self._fields = list(context.fields)
         self._dialect = JsonDialect.of(context.options)
+        modes = Modes.of(context.options)
+        if found := [field.name for field in self._fields if modes.encoding(field.type).is_base64]:
+            raise ConfigurationError(
+                f"json: option 'decimal.handling.mode' must not be precise to write column {found[0]!r}, got "
+                "'precise'; decimals are written as numbers, which would be read as base64 then"
+            )
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
         """The messages of all rows, whatever their kinds."""

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,9 @@ from tests.upsert.formats import json_changes
 from tests.upsert.formats.json_changes import changes
 from upsert import types
 from upsert.errors import ConfigurationError
-from upsert.formats.base import FormatContext
+from upsert.formats.base import Format, FormatContext
 from upsert.formats.debezium.json import FORMAT
+from upsert.formats.json import FORMAT as JSON
 from upsert.options import parse
 
 PRODUCTS = pa.schema([("id", pa.int32()), ("name", pa.string()), ("weight", pa.float64())])
@@ -330,3 +332,90 @@ def test_each_message_is_read_by_its_own_schema() -> None:
         found = decode(fields, [None, *messages], metadata, schema_include="true")
         assert found.rows["t"].cast(pa.int64()).to_pylist() == [1e6, 2e6, 3e6, 4e6]
         assert [(bad.position, bad.reason[:27]) for bad in found.bad] == [(5, "field 'payload' is missing;")]
+
+
+def _of_decimal(**of_field: Any) -> bytes:
+    """A message whose schema has this of a column in which 12.34 is."""
+    image = {"field": "after", "fields": [{"field": "d"} | of_field]}
+    envelope = {"schema": {"fields": [image]}, "payload": {"after": {"d": "BNI="}, "op": "c"}}
+    return json.dumps(envelope, separators=(",", ":")).encode()
+
+
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+GOOD = _of_decimal(name=_DECIMAL, parameters={"scale": "2"})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        _of_decimal(name=_DECIMAL),
+        _of_decimal(name=_DECIMAL, parameters={"scale": "two"}),
+        _of_decimal(name=_DECIMAL, parameters={"scale": float("inf")}),
+        _of_decimal(name=_DECIMAL, parameters={"scale": -1_000_005}),
+        _of_decimal(name=[_DECIMAL]),
+        _of_decimal(type="array"),
+        _of_decimal(type="array", items=1),
+        b'{"schema":{"fields":' + b"[" * 100_000 + b',"payload":{}}',
+        GOOD.replace(b',"payload"', b'},"payload"'),
+    ],
+)
+def test_a_schema_that_is_none_of_kafka_connects_spoils_its_own_message_alone(message: bytes) -> None:
+    fields = pa.schema([("d", pa.decimal128(9, 2))])
+    found = decode(fields, [message, GOOD], schema_include="true")
+    assert found.rows.to_pylist() == [{"d": Decimal("12.34")}]
+    assert [bad.position for bad in found.bad] == [0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        '{"scale":' + "[" * 100_000,
+        {"scale": 0, "value": None},
+        {"scale": 0, "value": 1234},
+        {"scale": -1_000_005, "value": "AQ=="},
+    ],
+)
+def test_what_is_no_number_in_base64_is_bad(value: object) -> None:
+    fields, given = pa.schema([("d", pa.decimal128(9, 0))]), {"decimal__handling__mode": "precise"}
+    message = {"after": {"d": value}, "op": "c"}
+    assert "is no decimal in base64" in reason(fields, message, **given)
+
+
+def test_a_bad_time_is_null_where_it_may_be_and_the_message_is_passed_over_where_not() -> None:
+    """Rows that are unwrapped, by the same rules as without the option."""
+    time, whole = types.TIMESTAMP_NTZ, pa.field("element", types.TIMESTAMP_NTZ, nullable=False)
+    fields = pa.schema([pa.field("t", time, nullable=False), ("u", time), ("list", pa.list_(whole))])
+    day = "1970-01-01 00:00:01"
+    rows = [{"t": "soon"}, {"t": day, "u": "soon", "list": [day, "soon"]}]
+    messages = pa.array([json.dumps(row).encode() for row in rows])
+    for modes in ({}, {"time.precision.mode": "adaptive"}):
+        given = parse("json", JSON.options, {"ignore-parse-errors": "true", **modes})
+        found = JSON.decoder(FormatContext(fields, given)).decode(messages)
+        assert found.rows.to_pylist() == [{"t": datetime(1970, 1, 1, 0, 0, 1), "u": None, "list": None}]
+        assert found.bad == ()
+
+
+def test_a_number_that_is_no_day_is_told_as_that() -> None:
+    message = {"after": {"t": 20201230}, "op": "c"}
+    assert reason(pa.schema([("t", pa.date32())]), message).endswith(
+        "'20201230' is no DATE within the years 0001 to 9999"
+    )
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_texts_of_both_forms_in_a_column(is_first: bool) -> None:
+    given = {"1970-01-01T00:00:01Z": 1, "1970-01-01 00:00:02": 2, "1970-01-01T01:00:03+01:00": 3}
+    texts = list(given) if is_first else list(reversed(given))
+    messages = [{"after": {"t": text}, "op": "c"} for text in [*texts, "soon"]]
+    found = decode(pa.schema([("t", types.TIMESTAMP_NTZ)]), messages)
+    assert found.rows["t"].cast(pa.int64()).to_pylist() == [given[text] * 10**6 for text in texts]
+    assert [bad.position for bad in found.bad] == [3]
+
+
+@pytest.mark.parametrize("format", [FORMAT, JSON])
+def test_decimals_are_not_written_as_numbers_that_would_be_read_as_base64(format: Format) -> None:
+    given = parse(format.name, format.options, {"decimal.handling.mode": "precise"})
+    format.encoder(FormatContext(N, given))
+    with pytest.raises(ConfigurationError, match=r"'decimal\.handling\.mode' must not be precise .* 'd'"):
+        format.encoder(FormatContext(pa.schema([("n", pa.int64()), ("d", pa.decimal128(9, 2))]), given))

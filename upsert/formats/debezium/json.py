@@ -112,7 +112,7 @@ class _DebeziumReader:
         if schema is None:
             return self._declared
         return tuple(
-            self._modes.of_schema(schema[field.name]) if field.name in schema else own
+            self._modes.of_schema(schema[field.name], own) if field.name in schema else own
             for field, own in zip(self._columns, self._declared, strict=True)
         )
 

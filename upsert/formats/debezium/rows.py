@@ -66,7 +66,8 @@ class EncodedReader:
         if reasons:
             is_good = ~np.isin(positions, list(reasons))
             positions, rows = positions[is_good], rows.filter(pa.array(is_good))
-        more = [BadMessage(position, reason) for position, reason in reasons.items()]
+        is_told = not self._dialect.ignore_parse_errors
+        more = [BadMessage(position, reason) for position, reason in reasons.items() if is_told]
         return Decoded.at(positions, len(messages), rows, [*found.bad, *more])
 
     def _read(self, found: pa.Array, field: pa.Field, image: str | None, bad: dict[int, str]) -> pa.Array:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Positions
+from upsert.formats.debezium.values import MALFORMED
 
 Schema = Mapping[str, Mapping[str, Any]]
 """What Kafka Connect says of each column of a change."""
@@ -38,24 +39,23 @@ def groups_of(messages: pa.Array) -> Iterator[Group]:
     >>> second.schema, second.positions.tolist(), second.messages.to_pylist()
     (None, [1], [None])
     """
-    positions: dict[bytes, list[int]] = {}
+    positions: dict[tuple[bytes, bool], list[int]] = {}
     for position, message in enumerate(messages.to_pylist()):
-        positions.setdefault((message or b"").partition(_BEHIND)[0], []).append(position)
-    for text, own in positions.items():
-        schema, found = _schema(text), messages.take(pa.array(own))
-        if schema is not None and len(text) < len(found[0].as_buffer()):
-            found = pc.binary_replace_slice(found, 0, len(text) + 1, b"{")
+        before, comma, _ = (message or b"").partition(_BEHIND)
+        positions.setdefault((before, bool(comma)), []).append(position)
+    for (before, is_first), own in positions.items():
+        schema, found = _schema(before + b"}" if is_first else before), messages.take(pa.array(own))
+        if schema is not None and is_first:
+            found = pc.binary_replace_slice(found, 0, len(before) + 1, b"{")
         yield Group(schema, np.array(own), found)
 
 
 @lru_cache(maxsize=64)
 def _schema(text: bytes) -> Schema | None:
-    """That of a text that ends before the payload, or of a whole message, its members in another order."""
-    for end in (b"}", b""):
-        try:
-            parts = json.loads(text + end)["schema"]["fields"]
-            image = next(part for part in parts if part["field"] in ("before", "after"))
-            return {field["field"]: field for field in image["fields"]}
-        except (ValueError, TypeError, LookupError, StopIteration):
-            continue
-    return None
+    """That of a message, with or without its payload; None where it has none."""
+    try:
+        parts = json.loads(text)["schema"]["fields"]
+        image = next(part for part in parts if part["field"] in ("before", "after"))
+        return {field["field"]: field for field in image["fields"]}
+    except (*MALFORMED, StopIteration):
+        return None

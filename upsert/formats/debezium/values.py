@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -109,10 +109,16 @@ class Modes:
             return Encoding(_MILLIS if types.time_digits(type_) <= 3 else _MICROS)
         return Encoding(of_day)
 
-    def of_schema(self, schema: Mapping[str, Any]) -> Encoding:
-        """How a field of this schema of Kafka Connect is written."""
+    def of_schema(self, schema: Mapping[str, Any], declared: Encoding) -> Encoding:
+        """How a field of this schema of Kafka Connect is written; as declared where it is no such schema."""
+        try:
+            return self._of_schema(schema)
+        except MALFORMED:
+            return declared
+
+    def _of_schema(self, schema: Mapping[str, Any]) -> Encoding:
         if schema.get("type") == "array":
-            return self.of_schema(schema["items"])
+            return self._of_schema(schema["items"])
         name = schema.get("name")
         if self.decimals in (None, "precise"):
             if name == "org.apache.kafka.connect.data.Decimal":
@@ -174,10 +180,16 @@ def reason(value: str | bytes, type_: pa.DataType, encoding: Encoding) -> str:
     >>> reason("1609330394123", types.TIMESTAMP, Encoding())
     "1609330394123 is no TIMESTAMP unless it is known what it counts; set 'time.precision.mode' to what..."
     """
-    name = types.sql_name(_innermost(type_))
+    inner = _innermost(type_)
+    name = types.sql_name(inner)
     if pa.types.is_decimal(type_):
         return f"{shown(value)} has too many digits for {name}, or is no decimal in base64; {_NUMBERS}"
-    if encoding.nanos is None and isinstance(value, str) and re.fullmatch(_NUMBER, value):
+    if (
+        encoding.nanos is None
+        and inner != pa.date32()
+        and isinstance(value, str)
+        and re.fullmatch(_NUMBER, value)
+    ):
         return f"{value} is no {name} unless it is known what it counts; {_COUNTS}"
     return f"{shown(value)} is no {name} within the years 0001 to 9999"
 
@@ -204,10 +216,10 @@ def _read_lists(
     lengths = found.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(lengths)
     offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
-    lists = pa.ListArray.from_arrays(offsets, items, type=type_, mask=found.is_null())
     is_bad = np.zeros(len(found), np.bool_)
     is_bad[np.searchsorted(ends, np.flatnonzero(is_bad_item), side="right")] = True
-    return lists, is_bad
+    is_none = found.is_null() if type_.value_field.nullable else pc.or_(found.is_null(), pa.array(is_bad))
+    return pa.ListArray.from_arrays(offsets, items, type=type_, mask=is_none), is_bad
 
 
 def _counted(numbers: Any, type_: pa.DataType, nanos: int | None) -> tuple[Any, Mask]:
@@ -227,13 +239,16 @@ def _counted(numbers: Any, type_: pa.DataType, nanos: int | None) -> tuple[Any, 
 
 def _read_texts(texts: pa.Array, type_: pa.DataType, standard: TimestampStandard) -> tuple[pa.Array, Mask]:
     """Texts in the standard, or in ISO's with an offset; of days and times of day too, where Z is one."""
+    plain = texts if pa.types.is_timestamp(type_) else pc.utf8_rtrim(texts, characters="Z")
+    ways = [(texts, standard), (plain, TimestampStandard.ISO_WITH_OFFSET)]
+    # a text that both take has one value, and those that a way does not take are read one by one
+    if (pc.first(texts).as_py() or "").endswith("Z"):
+        ways.reverse()
     is_bad = np.zeros(len(texts), np.bool_)
-    values, odd = read_column(texts, type_, standard)
+    values, odd = read_column(ways[0][0], type_, ways[0][1])
     if odd is None:
         return values, is_bad
-    if not pa.types.is_timestamp(type_):
-        texts = pc.utf8_rtrim(texts, characters="Z")
-    again, still_odd = read_column(texts, type_, TimestampStandard.ISO_WITH_OFFSET)
+    again, still_odd = read_column(ways[1][0], type_, ways[1][1])
     return pc.if_else(pa.array(odd), again, values), is_bad if still_odd is None else odd & still_odd
 
 
@@ -243,7 +258,7 @@ def _each(found: pa.Array, type_: pa.DataType, read_one: Callable[[Any], Any]) -
     for place, value in enumerate(found.to_pylist()):
         try:
             values.append(None if value is None else read_one(value))
-        except (ValueError, TypeError, KeyError, InvalidOperation):
+        except MALFORMED:
             values.append(None)
             is_bad[place] = True
     return pa.array(values, type_), is_bad
@@ -258,13 +273,18 @@ def _decimal_reader(type_: pa.DataType, scale: int) -> Callable[[bytes | str], D
         own = scale
         if isinstance(value, str) and value.startswith("{"):
             parts = json.loads(value)
-            own, value = int(parts["scale"]), str(parts["value"])
-        given = binascii.a2b_base64(value, strict_mode=True) if isinstance(value, str) else value
+            own, value = int(parts["scale"]), parts["value"]
+        given = value if isinstance(value, bytes) else binascii.a2b_base64(value, strict_mode=True)
+        if not given:
+            raise ValueError("a number has a byte at least")
         digits = int.from_bytes(given, "big", signed=True)
         return Decimal(digits).scaleb(-own, _WIDE).quantize(unit, context=context)
 
     return read_one
 
+
+MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What JSON that is not as Kafka Connect writes it may raise."""
 
 _WIDE: Final = Context(prec=1_000)
 _FIRST_DAY: Final = -719_162
