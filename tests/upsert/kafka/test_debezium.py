@@ -57,12 +57,26 @@ def connector(database: LocalPostgres) -> dict[str, str]:
     return given | {f"database.{name}": value for name, value in own.items()}
 
 
-def columns(database: LocalPostgres) -> str:
+def columns(database: LocalPostgres, table: str = "shop.orders") -> str:
     """What the page's query prints."""
     found = re.search(r"```sql\n(SELECT string_agg.*?)```", PAGE, re.DOTALL)
     assert found is not None
-    ((text,),) = database.fetch(found[1])
-    return f"{text}, PRIMARY KEY (id, line) NOT ENFORCED"
+    ((text,),) = database.fetch(found[1].replace("shop.orders", table))
+    return str(text)
+
+
+def test_the_query_takes_a_type_by_its_whole_name_and_knows_arrays_of_copied_tables(
+    database: LocalPostgres,
+) -> None:
+    database.run(
+        "CREATE TYPE time_unit AS ENUM ('s'); CREATE TYPE bit_kind AS ENUM ('b');"
+        "CREATE TABLE kinds AS SELECT 's'::time_unit u, '{}'::bit_kind[] k, '{}'::int[] a, "
+        "'{}'::numeric(9, 2)[] n, '1 s'::interval(3) i, '10:00'::time(3) t, B'101'::bit varying(5) b"
+    )
+    assert columns(database, "kinds") == (
+        "`u` STRING, `k` ARRAY<STRING>, `a` ARRAY<INT>, `n` ARRAY<DECIMAL(9,2)>, `i` BIGINT, `t` TIME(6), "
+        "`b` BINARY"
+    )
 
 
 def test_a_table_equals_that_of_postgresql(
@@ -72,7 +86,7 @@ def test_a_table_equals_that_of_postgresql(
     debezium = DebeziumConnect(tmp_path, kafka.bootstrap_servers, connector(database))
     debezium.start()
     catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
-    declared = columns(database)
+    declared = f"{columns(database)}, PRIMARY KEY (id, line) NOT ENFORCED"
     where = f"'topic' = 'db.shop.orders', 'properties.bootstrap.servers' = '{kafka.bootstrap_servers}'"
     catalog.sql(
         f"CREATE TABLE changes ({declared}) WITH ('connector' = 'kafka', {where}, 'format' = 'debezium-json')"
