@@ -385,14 +385,16 @@ def test_what_is_no_number_in_base64_is_bad(value: object) -> None:
 def test_a_bad_time_is_null_where_it_may_be_and_the_message_is_passed_over_where_not() -> None:
     """Rows that are unwrapped, by the same rules as without the option."""
     time, whole = types.TIMESTAMP_NTZ, pa.field("element", types.TIMESTAMP_NTZ, nullable=False)
-    fields = pa.schema([pa.field("t", time, nullable=False), ("u", time), ("list", pa.list_(whole))])
+    some = pa.field("some", pa.list_(pa.field("element", time)), nullable=False)
+    fields = pa.schema([pa.field("t", time, nullable=False), ("u", time), some, ("all", pa.list_(whole))])
     day = "1970-01-01 00:00:01"
-    rows = [{"t": "soon"}, {"t": day, "u": "soon", "list": [day, "soon"]}]
+    rows = [{"t": "soon", "some": []}, {"t": day, "u": "soon", "some": ["soon"], "all": [day, "soon"]}]
     messages = pa.array([json.dumps(row).encode() for row in rows])
     for modes in ({}, {"time.precision.mode": "adaptive"}):
         given = parse("json", JSON.options, {"ignore-parse-errors": "true", **modes})
         found = JSON.decoder(FormatContext(fields, given)).decode(messages)
-        assert found.rows.to_pylist() == [{"t": datetime(1970, 1, 1, 0, 0, 1), "u": None, "list": None}]
+        read = {"t": datetime(1970, 1, 1, 0, 0, 1), "u": None, "some": [None], "all": None}
+        assert found.rows.to_pylist() == [read]
         assert found.bad == ()
 
 

@@ -166,6 +166,7 @@ def test_a_table_without_a_key() -> None:
     [
         ({"n102": CENTS}, {}, "set 'decimal.handling.mode' to precise"),
         ({"ts": types.TIMESTAMP}, {}, "1609330394123456 is no TIMESTAMP unless it is known what it counts"),
+        ({"ti3": pa.time32("ms")}, {}, "43994123 is no TIME(3) unless it is known what it counts"),
         ({"n": pa.decimal128(4, 1)}, PLAIN, "has too many digits for DECIMAL(4,1)"),
         ({"ba": pa.decimal128(9, 2)}, {}, "'AP8Q' is no DECIMAL(9,2); if it is base64"),
         ({"ts3": types.TIMESTAMP}, SCHEMAS, "field 'payload' is missing; schema-include is set"),

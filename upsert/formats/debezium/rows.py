@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from upsert.arrays import one_array
+from upsert.arrays import is_null, one_array
 from upsert.formats.base import BadMessage, Decoded
 from upsert.formats.debezium import values
 from upsert.formats.debezium.values import Encoding
@@ -81,11 +81,12 @@ class EncodedReader:
             return pa.StructArray.from_arrays(own, fields=list(field.type), mask=found.is_null())
         encoding = self._encodings[field.name]
         read, is_bad = values.read(found, field.type, encoding, self._dialect.timestamps)
-        if not (self._dialect.ignore_parse_errors and field.nullable):
-            path = f"{image}.{field.name}" if image else field.name
-            for row in np.flatnonzero(is_bad).tolist():
-                why = values.reason(found[row].as_py(), field.type, encoding)
-                bad.setdefault(row, f"field {path!r}: {why}")
+        if self._dialect.ignore_parse_errors:
+            is_bad &= is_null(read) & (not field.nullable)
+        path = f"{image}.{field.name}" if image else field.name
+        for row in np.flatnonzero(is_bad).tolist():
+            why = values.reason(found[row].as_py(), field.type, encoding)
+            bad.setdefault(row, f"field {path!r}: {why}")
         return read
 
 

@@ -224,17 +224,18 @@ def _read_lists(
 
 def _counted(numbers: Any, type_: pa.DataType, nanos: int | None) -> tuple[Any, Mask]:
     """The numbers that Arrow has for a type, of those in units of some nanoseconds; and which of them fit."""
+    width = f"i{type_.bit_width // 8}"
     if type_ == pa.date32():
         fits = (numbers >= _FIRST_DAY) & (numbers <= _LAST_DAY)
-        return np.where(fits, numbers, 0).astype(np.int32), fits
+        return np.where(fits, numbers, 0).astype(width), fits
     if nanos is None:
-        return numbers, np.zeros(len(numbers), np.bool_)
+        return np.zeros(len(numbers), width), np.zeros(len(numbers), np.bool_)
     is_of_day = pa.types.is_time(type_)
     first, end = (0, _DAY) if is_of_day else (_FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY)
     fits = (numbers >= first // nanos) & (numbers <= min((end - 1) // nanos, _MAX_LONG))
     kept, own = np.where(fits, numbers, 0), types.NANOS[type_] if is_of_day else _MICROS
     counted = kept * (nanos // own) if nanos >= own else kept // (own // nanos)
-    return counted.astype(f"i{type_.bit_width // 8}"), fits
+    return counted.astype(width), fits
 
 
 def _read_texts(texts: pa.Array, type_: pa.DataType, standard: TimestampStandard) -> tuple[pa.Array, Mask]:
