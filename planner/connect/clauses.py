@@ -137,9 +137,9 @@ class Clauses:
         """The IN or EXISTS of a query whose name begins at a place, and whether it is a NOT IN."""
         at = next(number for number, token in enumerate(self._tokens) if token.start == start) - 2
         end = self._tokens[at + 3].end + 1
-        if self._tokens[at].text.upper() == "EXISTS":
+        if self._tokens[at].token_type is TokenType.EXISTS:
             return (self._tokens[at].start, end), False
-        is_not = self._tokens[at - 1].text.upper() == "NOT"
+        is_not = self._tokens[at - 1].token_type is TokenType.NOT
         at -= 1 + is_not
         if self._tokens[at].token_type is TokenType.R_PAREN:
             opens = (number for number, token in enumerate(self._tokens[:at]) if _opens(token))

@@ -26,9 +26,9 @@ class Match:
 
     @property
     def start(self) -> int:
-        """Where the first name in the query stands."""
-        names = self.query.find_all(exp.Identifier)
-        return min(int(one.meta[START]) for one in names if START in one.meta)
+        """Where the first name in the query stands, but in hints, which count from themselves; 0 for none."""
+        names = (one for one in self.query.find_all(exp.Identifier) if one.find_ancestor(exp.Hint) is None)
+        return min((int(one.meta[START]) for one in names if START in one.meta), default=0)
 
     @property
     def word(self) -> str:

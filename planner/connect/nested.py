@@ -163,16 +163,16 @@ def _in_where(query: QueryText) -> Iterator[tuple[int, int]]:
     for match in found:
         if isinstance(match.query, exp.Query):
             at = query.worded.original(match.start)
-            yield next((start, end) for start, end in _queries(query) if start < at < end)
+            yield from (span for span in _matched(query) if span[0] < at < span[1])
 
 
-def _queries(query: QueryText) -> Iterator[tuple[int, int]]:
-    """From where to where the outermost brackets with a query in them stand."""
+def _matched(query: QueryText) -> Iterator[tuple[int, int]]:
+    """From where to where the outermost brackets behind IN and EXISTS stand."""
     opened, tokens = list[tuple[int, bool]](), tokens_of(blanked(query.statement, query.start, query.end), "")
-    for token, following in pairwise([*tokens, tokens[-1]]):
+    for before, token in pairwise([tokens[0], *tokens]):
         if token.token_type is TokenType.L_PAREN:
-            opened.append((token.start, following.token_type in _BEGINS[:2]))
+            opened.append((token.start, before.token_type in (TokenType.IN, TokenType.EXISTS)))
         elif token.token_type is TokenType.R_PAREN:
-            start, is_query = opened.pop()
-            if is_query and not any(is_outer for _, is_outer in opened):
+            start, is_matched = opened.pop()
+            if is_matched and not any(is_outer for _, is_outer in opened):
                 yield start, token.end + 1

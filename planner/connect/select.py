@@ -459,7 +459,9 @@ class Select:
         numbers = frozenset(leaf.number for leaf in inner.leaves)
         pairs, others = self._compared(inner.outer_parts, scope, numbers, padded)
         given, found = [*map(self.ref_of, match.values)], [one.ref for one in inner.outputs]
-        for own, other in zip(given, found, strict=True) if given and len(given) == len(found) else ():
+        if match.values and len(given) != len(found):
+            self.refuse(f"{what} of {len(found)} columns for {len(given)}", "compare as many")
+        for own, other in zip(given, found if given else (), strict=True):
             if own is None or other is None:
                 self.refuse(f"{what}, which compares what is computed,", _STORED)
             if match.is_negated and not all(self._is_never_null(ref, padded) for ref in (own, other)):
@@ -468,7 +470,7 @@ class Select:
                     "declare both NOT NULL, or write NOT EXISTS, for which NULL is no match",
                 )
             pairs.append((own, other))
-        if not pairs or len(given) not in (0, len(found)):
+        if not pairs:
             self.refuse(
                 f"{what}, which compares no column of it with one outside by =,",
                 f"write b.x = a.y, and {_STORED}",

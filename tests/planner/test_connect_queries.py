@@ -91,7 +91,7 @@ QUERIES = (
     """SELECT x.n FROM (SELECT id, m + 1 AS n FROM a WHERE k IN (SELECT k FROM b) AND id > 0) x
        WHERE NOT EXISTS (SELECT 1 FROM c WHERE c.id = x.id AND c.m > 0)""",
     """SELECT id, 'IN (SELECT' AS w FROM a /* WHERE x IN (SELECT */ WHERE
-       k IN -- (SELECT\n(\nSELECT k FROM b) AND m >= 0 -- (""",
+       k IN -- (SELECT\n(\nSELECT /*+ BROADCAST(b) */ k FROM b) AND m >= 0 -- (""",
     # queries as tables
     (
         "WITH x AS (SELECT id, k, m + 1 AS n FROM a WHERE m > 0), y AS (SELECT k, -m AS o FROM b) SELECT n, "
@@ -385,6 +385,10 @@ def test_a_union_in_a_join_is_a_union_of_joins(
             "SELECT a.id FROM a WHERE k IN (SELECT k FROM b UNION ALL SELECT k FROM c)",
             "IN (SELECT k FROM b) with UNION ALL, named twice or within IN or EXISTS,",
         ),
+        # forms of a query
+        ("SELECT id FROM a WHERE EXISTS (SELECT 1)", "'SELECT 1' cannot be planned; write IN and EXISTS in"),
+        ("SELECT id FROM a WHERE k IN (FROM b SELECT k)", "a query that begins with FROM cannot be planned"),
+        ("SELECT id FROM a WHERE EXISTS ((SELECT k FROM b))", "a query that is SUBQUERY cannot be planned"),
         # one NULL of the query leaves no row
         (
             "SELECT id FROM a WHERE id NOT IN (SELECT k FROM b)",

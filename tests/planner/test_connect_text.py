@@ -217,7 +217,10 @@ def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: An
             "SELECT id FROM a WHERE k + 1 IN (SELECT k FROM b)",
             "IN (SELECT k FROM b), which compares what is computed, cannot be planned; store what",
         ),
-        ("SELECT id FROM a WHERE k IN (SELECT k, n FROM b)", "IN (SELECT k, n FROM b), which compares no"),
+        (
+            "SELECT id FROM a WHERE k IN (SELECT k, n FROM b)",
+            "IN (SELECT k, n FROM b) of 2 columns for 1 cannot",
+        ),
         (
             "SELECT id FROM a WHERE k IN (SELECT k FROM b GROUP BY k)",
             "IN (SELECT k FROM b GROUP BY k) with GROUP BY, cannot be planned; write its groups into a",
