@@ -10,12 +10,11 @@ of IN or EXISTS, which is joined behind all tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Final, NoReturn
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
@@ -24,6 +23,7 @@ from deltajoin.spec import KINDS
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, null_supplied, visible
 from planner.connect.calls import function_of
 from planner.connect.clauses import Clauses, Span
+from planner.connect.compared import Compared
 from planner.connect.matches import Match, conjuncts, match_of
 from planner.connect.nested import Piece, alternatives
 from planner.connect.relations import relation
@@ -31,8 +31,6 @@ from planner.connect.scope import Listed, Named, Scope, listed
 from planner.refusals import PlanError, Refused
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import TableSchema
-from upsert.sql.checks import condition_of
 from upsert.sql.dialect import END, START, Edit, Revision, tokens_of, visible_name
 from upsert.sql.query import AsOf, AsOfKind, Reference, is_read
 from upsert.sql.tokens import without_comments
@@ -51,8 +49,6 @@ _OF_SELECT: Final = ("expressions", "from_", "joins", "where", "hint")
 
 _GENERATORS: Final = frozenset({"inline_outer", "json_tuple"})
 """Functions that make rows of a row, and that sqlglot knows by name alone."""
-
-_BELOW: Final = "below an outer, semi or anti join"
 
 COUNTED: Final = "keep it as a materialized view, CREATE MATERIALIZED VIEW, which REFRESH computes here too"
 """What to do instead of what a stream of changes cannot have here."""
@@ -215,6 +211,7 @@ class Select:
         self.sources: tuple[Source, ...] = ()
         self._pending: list[tuple[int, exp.Join, frozenset[int]]] = []
         self._known: dict[int, Source] = {}
+        self._compared = Compared(self.query.subject, self._known)
         self._answers: list[Edit] = []
         self.filters: list[str] = []
         joins: list[exp.Join] = list(select.args.get("joins") or ())
@@ -392,7 +389,7 @@ class Select:
         condition, names = join.args.get("on"), [one.name for one in join.args.get("using") or ()]
         if join.method:
             names = list(self.scope.shared_with(columns))
-        pairs, others = self._compared(conjuncts(condition), both, source.numbers, padded)
+        pairs, others = self._compared.pairs(conjuncts(condition), both, source.numbers, padded)
         if names:
             for own, other in self.scope.shared(columns, names):
                 if own.ref is None or other.ref is None:
@@ -410,7 +407,7 @@ class Select:
         elif others and kind == "inner" and self._comes_out and not self._pads_later(place):
             self.filters.append(self.edited(self.clauses.on(place), both))
         elif others:
-            where = self._all_translated(others, both)
+            where = self._compared.all_translated(others, both)
         self.sources += (replace(source, kind=kind, on=tuple(pairs), where=where),)
         if names:
             self.scope = self.scope.joined_using(columns, names, kind)
@@ -426,7 +423,7 @@ class Select:
     def _equate(self, place: int, join: exp.Join, padded: frozenset[int]) -> None:
         """Take from WHERE what a join without ON compares."""
         source = self.sources[place]
-        pairs, _ = self._compared(self._parts, self.scope, source.numbers, padded)
+        pairs, _ = self._compared.pairs(self._parts, self.scope, source.numbers, padded)
         found = [pair for pair in pairs if pair[0].table < source.number]
         if not found:
             self._refuse_on(join)
@@ -456,15 +453,15 @@ class Select:
         inner = self._query(what, parts, number, outer=self.scope)
         self._known |= {leaf.number: leaf for leaf in inner.leaves}
         scope, padded = replace(inner.scope, outer=self.scope), self._padded | null_supplied(inner.tree)
-        numbers = frozenset(leaf.number for leaf in inner.leaves)
-        pairs, others = self._compared(inner.outer_parts, scope, numbers, padded)
+        numbers, never_null = frozenset(leaf.number for leaf in inner.leaves), self._compared.is_never_null
+        pairs, others = self._compared.pairs(inner.outer_parts, scope, numbers, padded)
         given, found = [*map(self.ref_of, match.values)], [one.ref for one in inner.outputs]
         if match.values and len(given) != len(found):
             self.refuse(f"{what} of {len(found)} columns for {len(given)}", "compare as many")
         for own, other in zip(given, found if given else (), strict=True):
             if own is None or other is None:
                 self.refuse(f"{what}, which compares what is computed,", _STORED)
-            if match.is_negated and not all(self._is_never_null(ref, padded) for ref in (own, other)):
+            if match.is_negated and not (never_null(own, padded) and never_null(other, padded)):
                 self.refuse(
                     f"{what} of columns that may be NULL, of which one NULL leaves no row,",
                     "declare both NOT NULL, or write NOT EXISTS, for which NULL is no match",
@@ -476,97 +473,22 @@ class Select:
                 f"write b.x = a.y, and {_STORED}",
             )
         self._kinds.append(kind := "anti" if match.is_negated else "semi")
-        name, where = " and ".join(one.alias for one in inner.leaves), self._all_translated(others, scope)
+        name = " and ".join(one.alias for one in inner.leaves)
+        where = self._compared.all_translated(others, scope)
         self.sources += (Source(number, name, {}, inner=inner, kind=kind, on=tuple(pairs), where=where),)
         span, is_not = self.clauses.match(match.start)
         self._answers.append(Edit(*span, "true" if match.is_negated == is_not else "false"))
-
-    def _all_translated(self, parts: Sequence[exp.Expr], scope: Scope) -> Condition | None:
-        return conjunction(*(self.translated(part, scope=scope) for part in parts))
-
-    def _compared(
-        self, parts: Iterable[exp.Expr], scope: Scope, numbers: frozenset[int], padded: frozenset[int]
-    ) -> tuple[list[tuple[Ref, Ref]], list[exp.Expr]]:
-        """The columns that conditions compare with those of some tables, and all other conditions."""
-        pairs, others = list[tuple[Ref, Ref]](), list[exp.Expr]()
-        for part in parts:
-            if (pair := self._pair(part, scope, numbers, padded)) is not None:
-                pairs.append(pair)
-            else:
-                others.append(part)
-        return pairs, others
-
-    def _pair(
-        self, part: exp.Expr, scope: Scope, numbers: frozenset[int], padded: frozenset[int]
-    ) -> tuple[Ref, Ref] | None:
-        """The columns of both sides that a condition compares; None for any other condition.
-
-        What is equal to a column that is never NULL is the same by ``<=>``.
-        """
-        if not isinstance(part, exp.EQ | exp.NullSafeEQ):
-            return None
-        refs: list[tuple[bool, Ref]] = []
-        for side in (part.this.unnest(), part.expression.unnest()):
-            if not isinstance(side, exp.Column) or isinstance(side.this, exp.Star):
-                return None
-            column, length = scope.named(side)
-            if column.ref is None or len(side.parts) > length:
-                return None
-            refs.append((column.ref.table in numbers, column.ref))
-        (is_first, own), (is_second, other) = sorted(refs, key=lambda one: one[0])
-        if is_first or not is_second:
-            return None
-        if isinstance(part, exp.NullSafeEQ):
-            never_null = any(self._is_never_null(ref, padded) for ref in (own, other))
-            return (own, other) if never_null else None
-        return own, other
 
     @property
     def _padded(self) -> frozenset[int]:
         """Tables whose rows may be NULLs in the rows that are joined so far."""
         return frozenset() if not self.sources else null_supplied(_tree_of(self.sources))
 
-    def _is_never_null(self, ref: Ref, padded: frozenset[int]) -> bool:
-        schema = self._schema(ref)
-        if schema is None or ref.table in padded:
-            return False
-        return ref.column in schema.primary_key or not schema.column(ref.column).may_be_null
-
-    def _schema(self, ref: Ref) -> TableSchema | None:
-        """That of the managed table that a column is of; None for any other."""
-        path = self._known[ref.table].path
-        return None if path is None else Table.open(path).schema
-
-    def translated(
-        self, part: exp.Expr, where: str = _BELOW, done: str = "joined", *, scope: Scope | None = None
-    ) -> Condition:
-        """A condition that is evaluated without Spark, on columns of all tables or of those of a scope.
-
-        ``where`` and ``done`` say in errors where it stands, and what rows are by it.
-
-        Raises:
-            PlanError: it is more than can be evaluated so.
-        """
-
-        def column(node: exp.Column) -> Ref:
-            found, length = (scope or self.scope).named(node)
-            if found.ref is None or len(node.parts) > length:
-                raise SchemaError(f"{subject} compares {node.sql('spark')!r}, which is computed")
-            return found.ref
-
-        def type_of(ref: Ref) -> pa.DataType:
-            if (schema := self._schema(ref)) is None:
-                raise SchemaError(f"{subject} compares a column of no managed table")
-            return schema.type_of(ref.column)
-
-        subject = f"{self.query.subject}: over Spark Connect {part.sql('spark')!r} {where}"
-        try:
-            return condition_of(part, column, type_of, subject, done)
-        except SchemaError as cause:
-            remedy = "store what it compares as columns, or use a classic session"
-            raise PlanError([Refused(str(cause), remedy)]) from None
-
     # what comes of them
+
+    def translated(self, part: exp.Expr, *words: str) -> Condition:
+        """A condition on columns of the tables that is evaluated without Spark; see `Compared.translated`."""
+        return self._compared.translated(part, self.scope, *words)
 
     @property
     def leaves(self) -> tuple[Source, ...]:
