@@ -370,7 +370,10 @@ class Select:
     ) -> Select:
         """A query whose tables are joined in its place; with what is around it for IN and EXISTS."""
         if len(parts) > 1:
-            self.refuse(f"{what} with UNION ALL, named twice or within IN or EXISTS,", _WRITTEN)
+            self.refuse(
+                f"{what} with UNION ALL, named twice or within IN or EXISTS,",
+                f"{_WRITTEN}; if it is named twice, write it twice, in brackets",
+            )
         inner = Select(parts[0], self._inputs, number, is_joined=True, comes_out=comes_out, outer=outer)
         is_set = outer is not None and inner.node.args.get("distinct") is not None  # of which one is enough
         if inner.is_counted and not is_set:

@@ -192,7 +192,8 @@ class _Rows:
             kinds = [ROW_KIND_COLUMN] if ROW_KIND_COLUMN in only.rows.columns else []
             if self.select.filters and are_groups(only.rows):
                 self.select.refuse(
-                    f"a WHERE over the groups of {only.alias!r}", "write it as HAVING, behind their GROUP BY"
+                    f"a WHERE over the groups of {only.alias!r}",
+                    "write it as HAVING, behind their GROUP BY, or as WHERE of the query with DISTINCT",
                 )
             return only.rows.select(columns, *kinds)
         if self.select.has_lookups:
