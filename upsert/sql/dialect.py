@@ -181,8 +181,11 @@ class QueryDialect(Spark):
                 found.meta.update({WORD: token.text.lower(), START: token.start, END: token.end + 1})
             elif found is not None and token.token_type is TokenType.TABLE:  # an argument of a function
                 self._match_text_seq("WITH", "SINGLE", "PARTITION")
-                for kind in (TokenType.PARTITION_BY, TokenType.ORDER_BY):
-                    if self._match(kind):  # one column, or several in brackets
+                for kinds in (
+                    (TokenType.PARTITION_BY, TokenType.DISTRIBUTE_BY),
+                    (TokenType.ORDER_BY, TokenType.SORT_BY),
+                ):
+                    if self._match_set(kinds):  # one column, or several in brackets
                         is_one = not self._match(TokenType.L_PAREN, advance=False)
                         self._parse_ordered() if is_one else self._parse_wrapped_csv(self._parse_ordered)
             return found
@@ -208,7 +211,7 @@ class QueryDialect(Spark):
             return found
 
         def _parse_pivot_aggregation(self) -> exp.Expr | None:
-            found: exp.Expr | None = self._parse_alias(self._parse_term())
+            found: exp.Expr | None = self._parse_alias(self._parse_bitwise())
             return found
 
         def _parse_select(self, *args: Any, **given: Any) -> exp.Expr | None:

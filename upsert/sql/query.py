@@ -415,6 +415,8 @@ def _short_queries(tokens: Sequence[Token], edits: Sequence[Edit]) -> Iterator[E
             continue
         is_first = at == 0 and kinds[:1] != [_T.L_PAREN]
         if kinds and (is_first or (kinds[0] in names and _is_before_a_query(tokens[:at]))):
+            if any(one.text.upper() == "BY" for one in tokens[at + 2 : at + 3]):
+                continue  # an alias, before GROUP BY
             yield Edit(token.start, token.end + 1, "SELECT * FROM")
         elif len(kinds) > 1 and kinds[0] is _T.L_PAREN and kinds[1] in names and _is_name(tokens[at + 2 :]):
             yield Edit(tokens[at + 2].start, tokens[at + 2].start, "SELECT * FROM ")

@@ -43,8 +43,9 @@ def over(text: str, *views: str | None) -> str:
         ("WITH w AS (TABLE t) (TABLE w) UNION ALL TABLE u MINUS TABLE db.`v x`", ["t", "u", "db.v x"]),
         ("VALUES (1) AS w(a) |> JOIN t |> WHERE EXISTS (TABLE u |> SELECT b)", ["t", "u"]),
         ("SELECT (table), table FROM t WHERE (table IS NULL) OR (table IN (1))", ["t"]),
+        ("SELECT table.a FROM (SELECT a, b FROM t) table GROUP BY a", ["t"]),
         (
-            "SELECT * FROM f(TABLE(t) PARTITION BY a ORDER BY (b DESC, c)), g(TABLE(u) ORDER BY b, x => 1)",
+            "SELECT * FROM f(TABLE(t) PARTITION BY a ORDER BY (b DESC, c)), g(TABLE(u) SORT BY b, x => 1)",
             ["t", "u"],
         ),
         (
@@ -52,7 +53,7 @@ def over(text: str, *views: str | None) -> str:
             ["t"],
         ),
         (
-            "SELECT * FROM t PIVOT (max(a) + 1 AS x, (SELECT 1 FROM u) * sum(a) FOR b IN (1, 2 AS two))",
+            "SELECT * FROM t PIVOT (max(a) || '' AS x, (SELECT 1 FROM u) * sum(a) FOR b IN (1, 2 AS two))",
             ["t", "u"],
         ),
         ("SELECT a >>> 2, CAST(NULL AS ARRAY<ARRAY<ARRAY<INT>>>) FROM t", ["t"]),
