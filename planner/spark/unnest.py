@@ -60,7 +60,9 @@ def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """
     named = catalyst.rewritten(plan, *_NAMES_AWAY)
     flat = _joined(catalyst, named, _with_existence_joined)
-    return named if flat is None else _with_distinct_below(catalyst, _without_empty(catalyst, flat))
+    if flat is None:
+        return named
+    return _with_functions_below(catalyst, _with_distinct_below(catalyst, _without_empty(catalyst, flat)))
 
 
 def unnested_over(
@@ -408,3 +410,47 @@ def _can_be_added(catalyst: Catalyst, aggregation: JavaObject) -> bool:
 def _is_distinct(catalyst: Catalyst, function: JavaObject) -> bool:
     _, condition, is_distinct = catalyst.aggregation(function)
     return is_distinct and condition is None
+
+
+def _with_functions_below(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The plan with aggregate functions alone below conditions on groups, and below values made of these.
+
+    What is kept of an aggregate has then no value that may fail for a group which a condition, or a CASE,
+    leaves out, as `sum(a) / sum(b)` does where sum(b) is 0.
+    """
+    node = catalyst.with_changed_children(node, partial(_with_functions_below, catalyst))
+    if not _computes(catalyst, node):
+        return node
+    (child,) = catalyst.children(node)
+    if class_name(child) != "Aggregate":
+        return node
+    outputs, groups = catalyst.aggregated(child), catalyst.grouping(child)
+    if not all(map(catalyst.is_deterministic, outputs)):
+        return node  # parts that may give something else each time do not mean the same
+    parts = list[JavaObject]()
+    for part in (*groups, *catalyst.functions(child)):
+        if not any(map(part.semanticEquals, parts)):
+            parts.append(part)
+    values = [_without_name(catalyst, one) for one in outputs]
+    if all(any(map(value.semanticEquals, parts)) for value in values):
+        return node
+    named = [
+        part if class_name(part) == "AttributeReference" else catalyst.named(part, f"part_{number}")
+        for number, part in enumerate(parts)
+    ]
+    below = catalyst.aggregate(groups, named, catalyst.children(child)[0])
+    known = [*zip(parts, catalyst.output(below), strict=True)]
+    above = catalyst.project([catalyst.substituted(one, known) for one in outputs], below)
+    return catalyst.rewritten(catalyst.with_children(node, [above]), "optimizer.PushDownPredicates")
+
+
+def _computes(catalyst: Catalyst, node: JavaObject) -> bool:
+    """Whether a node is a condition, or makes more of its input's columns than other names."""
+    if class_name(node) != "Project":
+        return class_name(node) == "Filter"
+    values = (_without_name(catalyst, one) for one in catalyst.projected(node))
+    return any(class_name(value) != "AttributeReference" for value in values)
+
+
+def _without_name(catalyst: Catalyst, expr: JavaObject) -> JavaObject:
+    return catalyst.children(expr)[0] if class_name(expr) == "Alias" else expr
