@@ -25,7 +25,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.transactions import Outcome, produce_once, read_marker, settled_marker
 from upsert.kafka.declaration import declared
-from upsert.kafka.encode import RecordMaker, Seen, sink_of, written_schema
+from upsert.kafka.encode import RecordEncoder, RecordMaker, Seen, sink_of, written_schema
 from upsert.kafka.table import KafkaTable
 from upsert.kafka.topics import partitions_of, warning_of_write
 from upsert.materializer.choice import check_raw
@@ -196,6 +196,7 @@ def record_maker(table: KafkaTable, given: StructType) -> RecordMaker:
             f"{table.name}: option 'sequence.field' must name a column that the query writes, got "
             f"{sequence!r}"
         )
+    RecordEncoder(table, schema)  # refuses here, and not in a task, options by which a format is only read
     return RecordMaker(table, schema)
 
 

@@ -294,6 +294,17 @@ def test_options_that_do_not_fit_a_write(connection: Connection, new_topic: NewT
         StreamWriter(table, struct(table, "word", "count"), overwrite=False)
 
 
+@pytest.mark.parametrize("option", ["schema-include", "decimal.handling.mode"])
+def test_options_by_which_a_format_is_only_read(
+    connection: Connection, new_topic: NewTopic, option: str
+) -> None:
+    schema = TableSchema.of({"price": pa.decimal128(9, 2)})
+    given = {f"value.debezium-json.{option}": "true" if option == "schema-include" else "precise"}
+    table = table_on(connection, new_topic(), schema, "kafka", value_format="debezium-json", **given)
+    with pytest.raises(ConfigurationError, match=f"option '{option}' must"):
+        StreamWriter(table, struct(table), overwrite=False)
+
+
 def test_query_with_other_columns_is_refused(connection: Connection, new_topic: NewTopic) -> None:
     table = table_on(connection, new_topic(**COMPACT))
     with pytest.raises(SchemaError, match=r"table 't': the query lacks column\(s\) count"):
