@@ -274,9 +274,14 @@ def listed(names: Iterable[str], what: str) -> tuple[str, ...]:
     Traceback (most recent call last):
         ...
     upsert.errors.SchemaError: primary_key must be a list of names, got 'id'; write ['id']
+    >>> listed(None, "primary_key")
+    Traceback (most recent call last):
+        ...
+    upsert.errors.SchemaError: primary_key must be a list of names, got None; write () where there are none
     """
-    if isinstance(names, str):
-        raise SchemaError(f"{what} must be a list of names, got {names!r}; write [{names!r}]")
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        remedy = f"[{names!r}]" if isinstance(names, str) else "() where there are none"
+        raise SchemaError(f"{what} must be a list of names, got {names!r}; write {remedy}")
     return tuple(names)
 
 
