@@ -71,7 +71,9 @@ def result(session: SparkSession, text: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize(
-    "seeds", [SEEDS, pytest.param(range(SEED, SEED + 1_000), marks=pytest.mark.long)], ids=["some", "many"]
+    "seeds",
+    [SEEDS, pytest.param(range(SEED, SEED + 1_000), marks=[pytest.mark.long, pytest.mark.minutes])],
+    ids=["some", "many"],
 )
 def test_a_query_has_the_same_rows_over_what_is_read(
     spark: SparkSession, rows: Mapping[str, pa.Table], seeds: Sequence[int]
