@@ -18,6 +18,7 @@ from upsert import types
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.connectors.definition import Definition, connect, definition_in
 from upsert.catalog.connectors.kafka import KafkaConnector
+from upsert.catalog.connectors.mirror import Mirror
 from upsert.catalog.run.definitions import is_materialized_view
 from upsert.errors import (
     ConfigurationError,
@@ -143,6 +144,15 @@ def tea(n: int) -> pa.Table:
     return pa.table({"word": ["tea"], "n": [n], "ts": [datetime(2020, 1, 1, tzinfo=UTC)]})
 
 
+def begin_mirror(catalog: Catalog, name: str) -> Mirror:
+    """The mirror of a table, with a row that its query would have brought."""
+    found = catalog.connected(name)
+    assert found is not None
+    assert found.mirror is not None
+    Table.create(found.mirror.path, found.mirror.schema).write(tea(1))
+    return found.mirror
+
+
 @pytest.mark.parametrize(
     "act",
     [
@@ -157,9 +167,7 @@ def test_rows_of_a_mirror_are_changed_by_its_query_alone(
 ) -> None:
     """They were in no topic, and stayed in the mirror."""
     catalog.sql(words())
-    mirror = connected(catalog).mirror
-    assert mirror is not None
-    Table.create(mirror.path, mirror.schema).write(tea(1))
+    mirror = begin_mirror(catalog, "words")
     table = catalog.table("words")
     with pytest.raises(ConfigurationError, match="others; write them with INSERT INTO words"):
         act(table)
@@ -175,10 +183,7 @@ def test_a_mirror_is_one_table_in_the_eyes_of_all_catalogs(
 ) -> None:
     catalog.sql("CREATE DATABASE d")
     catalog.sql(words(name))
-    found = catalog.connected(name)
-    assert isinstance(found, KafkaConnector)
-    assert found.mirror is not None
-    Table.create(found.mirror.path, found.mirror.schema).write(tea(1))
+    begin_mirror(catalog, name)
     other = Catalog(tmp_path / "other")
     other.sql(f"CREATE CATALOG first WITH ('warehouse' = '{catalog.warehouse}')")
     shown = name if "." in name else f"default.{name}"
@@ -189,10 +194,7 @@ def test_a_mirror_is_one_table_in_the_eyes_of_all_catalogs(
 def test_a_mirror_goes_along_when_its_table_is_renamed(catalog: Catalog, name: str) -> None:
     catalog.sql("CREATE DATABASE d")
     catalog.sql(words(name))
-    found = catalog.connected(name)
-    assert isinstance(found, KafkaConnector)
-    assert found.mirror is not None
-    Table.create(found.mirror.path, found.mirror.schema).write(tea(1))
+    begin_mirror(catalog, name)
     renamed = name.replace("words", "terms")
     catalog.sql(f"ALTER TABLE {name} RENAME TO {renamed}")
     assert catalog.table(renamed).snapshot().scan(["n"]).to_pylist() == [{"n": 1}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Sink
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from upsert.catalog.connectors.mirror import Mirror
     from upsert.store.table import Table
+
+MIRRORED: Final = "'upsert-kafka', or a PRIMARY KEY and a format of Debezium"
+"""Which topics have a mirror, in words for errors: those with all changes of a key in one partition."""
 
 
 class Connector(ABC):

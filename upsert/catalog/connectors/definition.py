@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
 from upsert.catalog.connectors import spark as spark_connector
-from upsert.catalog.connectors.base import Connector
+from upsert.catalog.connectors.base import MIRRORED, Connector
 from upsert.codec import MAY_BE_MISSING, Jsonable
 from upsert.errors import (
     CommitConflictError,
@@ -188,7 +188,7 @@ def _of_kafka(
     options: Mapping[str, str],
 ) -> Connector:
     from upsert.catalog.connectors.kafka import MIRROR_OPTION, KafkaConnector
-    from upsert.catalog.connectors.mirror import MIRRORED, PREFIX, Mirror, split_options
+    from upsert.catalog.connectors.mirror import PREFIX, Mirror, split_options
     from upsert.kafka.options import key_of
     from upsert.kafka.table import KafkaTable
 
@@ -199,15 +199,14 @@ def _of_kafka(
         given["state.version"] = str(definition.version)
     mirror = None
     given, of_mirror = split_options(given)
-    if not _has_mirror(connector, schema, given):
-        if of_mirror:
-            raise ConfigurationError(
-                f"table {name!r}: options that begin with {PREFIX!r} need {MIRRORED}, got "
-                f"{PREFIX + next(iter(of_mirror))!r}; leave it out"
-            )
-    else:
+    if _has_mirror(connector, schema, given):
         mirror = Mirror.of(name, folder, own_folder, schema, of_mirror)
         given[MIRROR_OPTION] = mirror.path
+    elif of_mirror:
+        raise ConfigurationError(
+            f"table {name!r}: options that begin with {PREFIX!r} need {MIRRORED}, got "
+            f"{PREFIX + next(iter(of_mirror))!r}; leave it out"
+        )
     table = KafkaTable.of(connector, schema, given, name=name)
     return KafkaConnector(table, mirror, frozenset(map(key_of, options)))
 
@@ -286,8 +285,6 @@ def _refuse_what_it_has_not(
         clauses["INDEX"] = schema.indexes
     for clause, given in clauses.items():
         if given:
-            from upsert.catalog.connectors.mirror import MIRRORED
-
             needs = f" without {MIRRORED}" if (clause, connector) == ("INDEX", "kafka") else ""
             raise SchemaError(
                 f"table {name!r}: the connector {connector!r} has no {clause}{needs}; leave it out, or leave "

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from upsert.catalog.connectors.base import Connector
-from upsert.catalog.connectors.mirror import MIRRORED, Mirror
+from upsert.catalog.connectors.base import MIRRORED, Connector
+from upsert.catalog.connectors.mirror import Mirror
 from upsert.errors import ConfigurationError
 from upsert.kafka import frames, topics
 from upsert.kafka.encode import sink_of

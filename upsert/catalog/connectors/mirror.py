@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 PREFIX: Final = "mirror."
 """Options in CREATE TABLE of a table with a mirror that are the mirror's: ``'mirror.bucket' = '4'``."""
 
-MIRRORED: Final = "'upsert-kafka', or a PRIMARY KEY and a format of Debezium"
-"""Which topics have a mirror, in words for errors: those with all changes of a key in one partition."""
-
 _FOLDER: Final = "mirror"
 
 
