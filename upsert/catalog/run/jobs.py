@@ -48,7 +48,8 @@ def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {
     found = active(spark)
     if found is None:
         raise SparkNeededError(
-            f"{what}: needs a Spark session, found none; give it as catalog.sql(text, spark)"
+            f"{what}: needs a Spark session, found none; give it as catalog.sql(text, spark). docs/sql.md, "
+            "'Without Spark', says which statements need none, up to which size"
         )
     check_runs(found)
     for key, value in options.items():
