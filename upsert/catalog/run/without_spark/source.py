@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,11 @@ from upsert.sql.dialect import placed
 from upsert.sql.predicates import instant
 from upsert.sql.query import AsOf, AsOfKind, Reference
 from upsert.store import Table
+from upsert.store.files.formats.avro import AvroFormat
 from upsert.store.predicate import Where, parse_where
+from upsert.store.read.steps import StepSize
 from upsert.store.rows.computed import NotInArrowError
+from upsert.store.storage import storage_of
 
 if TYPE_CHECKING:
     from upsert.catalog.context import Context
@@ -84,7 +87,9 @@ def stored(table: Table, state: int | str | None, settings: Settings) -> Source:
 
     def read(columns: Sequence[str], where: Where, ends_soon: bool) -> Iterator[pa.Table]:
         asked = parse_where(where, schema)
-        is_large = size_of(snapshot, asked).bytes > settings.most_read and not (ends_soon and not where)
+        needed = {*columns, *asked.columns, *schema.primary_key}
+        bytes_read = _bytes_read(table, size_of(snapshot, asked), needed)
+        is_large = bytes_read > settings.most_read and not (ends_soon and not where)
         if is_large and snapshot.named_keys(asked) is None:
             raise NotInArrowError("more files than one process reads")
         if not ends_soon:
@@ -96,6 +101,21 @@ def stored(table: Table, state: int | str | None, settings: Settings) -> Source:
 
     types = {name: schema.type_of(name) for name in schema.names}
     return Source(types, read, size, lambda: snapshot.row_count, snapshot.counted, schema)
+
+
+def _bytes_read(table: Table, size: StepSize, columns: Collection[str]) -> int:
+    """About how many bytes a read of some columns takes of files of this size.
+
+    All of them where a file is fetched as a whole, where rows are stored one by one, and for a text, whose
+    part of a row is not known.
+    """
+    if not storage_of(table.path).is_local or table.layout.file_form.format == AvroFormat.name:
+        return size.bytes
+    try:
+        bits = sum(table.schema.type_of(name).bit_width for name in columns)
+    except ValueError:
+        return size.bytes
+    return min(size.bytes, size.rows * bits // 8)
 
 
 def _state(table: Table, as_of: AsOf, settings: Settings) -> int | str | None:

@@ -403,6 +403,10 @@ def test_many_rows_are_sparks_and_fewer_where_they_are_written(
     assert needs_spark(catalog, f"SELECT concat({twenty}) AS long FROM notes ORDER BY id")
     for text in ("SELECT * FROM notes", f"SELECT concat({twenty}) AS long FROM notes LIMIT 3"):
         assert not needs_spark(catalog, text)
+    monkeypatch.setattr(settings, "_MOST_READ", 4_000)  # its numbers
+    assert not needs_spark(catalog, "SELECT max(id) FROM notes")
+    assert needs_spark(catalog, "SELECT max(note) FROM notes")
+    monkeypatch.setattr(settings, "_MOST_READ", 30_000)
     monkeypatch.setattr(statements, "MOST_BYTES", 1000)
     for text in ("SELECT * FROM notes", "SELECT count(*) FROM notes WHERE note = 'once'"):
         assert not needs_spark(catalog, text)
