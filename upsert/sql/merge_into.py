@@ -33,7 +33,7 @@ from upsert.errors import SchemaError
 from upsert.sql import statements as s
 from upsert.sql.dialect import END, START, WORD, Edit, expression_tree, position
 from upsert.sql.query import QueryText
-from upsert.sql.tokens import Cursor, blanked, dotted, names, table_name, white, without_hints
+from upsert.sql.tokens import Cursor, blanked, dotted, table_name, white, without_hints
 from upsert.types import quoted
 
 _CONSTANTS: Final = frozenset(
@@ -262,7 +262,7 @@ class _Merge:
         if cursor.skip("*"):
             self._edits.append(Edit(start, cursor.reached, before))
             return s.MergeClause(rows, s.MergeAction.INSERT)
-        columns = names(cursor)
+        columns = tuple(cursor.listed(self._set_column))
         cursor.expect("VALUES")
         values = list[str | None]()
         cursor.expect("(")
@@ -312,7 +312,7 @@ class _Merge:
         return tree.name.lower() if is_source else None
 
     def _set_column(self) -> str:
-        """Read the column of an assignment, which may have the target's name before it."""
+        """Read a column that gets a value, which may have the target's name before it."""
         refusal = self._cursor.refusal(
             f"expected a column of {self._target!r}; a field of a struct gets a value with the whole struct"
         )

@@ -398,6 +398,12 @@ def _alter(cursor: Cursor) -> list[Alteration]:
 
 
 def _modify(cursor: Cursor) -> list[Alteration]:
+    if not cursor.ahead("("):
+        return _modified(cursor)
+    return [change for changes in cursor.listed(lambda: _modified(cursor)) for change in changes]
+
+
+def _modified(cursor: Cursor) -> list[Alteration]:
     name, *between = path = dotted(cursor)
     if between:
         return [alterations.WidenPart(path, read_type(cursor))]
@@ -434,7 +440,9 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("DROP", "CONSTRAINT"): _drop_constraint,
     ("DROP", "COLUMNS"): _drop,
     ("DROP", "COLUMN"): _drop,
+    ("DROP",): _drop,
     ("RENAME", "COLUMN"): _rename,
+    ("RENAME",): _rename,
     ("ALTER", "COLUMN"): _alter,
     ("MODIFY", "COLUMN"): _modify,
     ("MODIFY", "WATERMARK"): _modify_watermark,

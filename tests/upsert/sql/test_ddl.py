@@ -37,7 +37,9 @@ from upsert.store.alterations import (
     DropColumn,
     DropField,
     MoveColumn,
+    RenameColumn,
     RenameField,
+    SetComment,
     SetDefault,
     SetNullable,
     WidenColumn,
@@ -720,7 +722,19 @@ def test_statements_can_be_sent_to_another_process() -> None:
         ("ADD COLUMN a.b INT", (AddField(("a", "b"), pa.int32()),)),
         ("DROP COLUMN a.b", (DropField(("a", "b")),)),
         ("DROP COLUMNS (a.element.b, c)", (DropField(("a", "element", "b")), DropColumn("c"))),
+        ("DROP a.b", (DropField(("a", "b")),)),
+        ("DROP (`index`, c)", (DropColumn("index"), DropColumn("c"))),
         ("RENAME COLUMN a.b TO c", (RenameField(("a", "b"), "c"),)),
+        ("RENAME a TO b", (RenameColumn("a", "b"),)),
+        (
+            "MODIFY (a BIGINT COMMENT 'n' AFTER b, c.d BIGINT)",
+            (
+                WidenColumn("a", pa.int64()),
+                SetComment("a", "n"),
+                MoveColumn("a", "b"),
+                WidenPart(("c", "d"), pa.int64()),
+            ),
+        ),
         ("ALTER COLUMN a.value.b TYPE BIGINT", (WidenPart(("a", "value", "b"), pa.int64()),)),
         ("MODIFY a.b BIGINT", (WidenPart(("a", "b"), pa.int64()),)),
         (
@@ -778,7 +792,7 @@ def test_values_may_be_defaults() -> None:
     )
     merge = parse(
         "MERGE INTO t USING s ON t.a = s.a WHEN MATCHED THEN UPDATE SET b = default, c = s.b "
-        "WHEN NOT MATCHED THEN INSERT (a, b, c) VALUES (a, DEFAULT, DEFAULT)"
+        "WHEN NOT MATCHED THEN INSERT (a, t.b, c) VALUES (a, DEFAULT, DEFAULT)"
     )
     assert isinstance(merge, Merge)
     assert [clause.defaults for clause in merge.clauses] == [{"b"}, {"b", "c"}]
