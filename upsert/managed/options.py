@@ -154,7 +154,7 @@ OF_STREAMS: Final = tuple(
 """Those that every stream of tables has: what it holds, and what a task may take."""
 
 _CHANGES: Final = "a stream gives changes; a batch by table_changes(t, from, to) in SQL, or Table.changes"
-_OF_DELTA: Final = {
+_ELSEWHERE: Final = {
     "versionasof": "write 'scan.mode' = 'from-snapshot' and 'scan.snapshot-id'",
     "timestampasof": "write 'scan.mode' = 'from-timestamp' and 'scan.timestamp-millis'",
     "startingversion": "write 'scan.mode' = 'from-snapshot' and 'scan.snapshot-id', the state before",
@@ -170,8 +170,10 @@ _OF_DELTA: Final = {
     **dict.fromkeys(
         ("txnappid", "txnversion"), "use writeStream, or Table.commit with a writer_id and a transaction"
     ),
+    **dict.fromkeys(("incremental-between", "incremental-between-timestamp"), _CHANGES),
+    "scan.startup.mode": "write 'scan.mode'",
 }
-"""Options of Delta Lake, and what is written here."""
+"""Options of Delta Lake, Paimon and Fluss, and what is written here."""
 
 _read: Final = partial(options.held, READ_OPTIONS)
 
@@ -207,7 +209,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """The options that ``given`` says."""
-        values = options.parse(FORMAT, READ_OPTIONS, given, _OF_DELTA)
+        values = options.parse(FORMAT, READ_OPTIONS, given, _ELSEWHERE)
         _check_goes_with_mode(values, ("scan.snapshot-id", "scan.tag-name"), "from-snapshot")
         _check_goes_with_mode(values, ("scan.timestamp-millis",), "from-timestamp")
         keys = frozenset(map(str.lower, given))
@@ -409,7 +411,7 @@ class WriteOptions:
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
         """The options that ``given`` says; those of Spark's own writer are ignored."""
         own = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
-        values = options.parse(FORMAT, WRITE_OPTIONS, own, _OF_DELTA)
+        values = options.parse(FORMAT, WRITE_OPTIONS, own, _ELSEWHERE)
         held = options.values_held(cls, values)
         checkpoint = next((text for key, text in given.items() if key.lower() == _CHECKPOINT), None)
         return cls(table_folder(values["path"]), **held, checkpoint=checkpoint)

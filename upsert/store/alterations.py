@@ -768,6 +768,8 @@ def _check_fixed(old: Definition, new: Definition) -> None:
         if key not in after or before[key] == after[key]:
             continue
         if key not in log_options.FIXED:
+            for column in old.schema.columns:
+                key = key.replace(f"<column {column.id}>", column.name)
             raise ConfigurationError(
                 f"{old.owner}: ALTER TABLE: option {key!r} cannot change, for present rows are stored by it; "
                 "create another table and copy the rows"

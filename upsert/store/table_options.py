@@ -232,9 +232,14 @@ class TableOptions:
         """The options that ``given`` says, for a table of this schema."""
         others, aggregates, groups = merge_rules.split(owner, given)
         others, of_client = log_options.split(others)
-        values = options.parse(owner, OPTIONS, others)
+        values = options.parse(owner, OPTIONS, others, _OF_PAIMON)
         merge = MergeRules(
-            values["merge-engine"], values["sequence.field"], values["ignore-delete"], aggregates, groups
+            values["merge-engine"],
+            values["sequence.field"],
+            values["ignore-delete"],
+            aggregates,
+            groups,
+            values[merge_rules.DEFAULT_OPTION],
         )
         merge_rules.check(owner, merge, schema)
         _check_bucket_key(owner, values["bucket-key"], schema)
@@ -267,6 +272,37 @@ def with_own_columns(given: Mapping[str, str], own: Callable[[str], str]) -> dic
         else text
         for key, text in with_names(given, own).items()
     }
+
+
+_NOT_NEEDED: Final = "leave it out: the changes of every commit are exact without it"
+_OF_A_QUERY: Final = "it is an option of a query: FROM t /*+ OPTIONS('key' = 'value') */"
+_BY_DELETE: Final = "leave it out: DELETE FROM deletes the row of a key; 'ignore-delete' ignores written -D"
+_MEMORY: Final = "leave it out: the rows of a commit are merged before they are written"
+_OF_PAIMON: Final = {
+    "primary-key": "write PRIMARY KEY (…) NOT ENFORCED among the columns",
+    "partition": "write PARTITIONED BY (…) after the columns",
+    "rowkind.field": "rows say their kind in a column _row_kind, which DataFrames and Arrow tables may have",
+    "sequence.field.sort-order": "the highest value is the last one; write negative values for the lowest",
+    "deletion-vectors.enabled": "leave it out; 'compaction.policy' = 'leveled' keeps reads fast",
+    **dict.fromkeys(
+        ("changelog-producer", "changelog-producer.row-deduplicate", "delete.force-produce-changelog"),
+        _NOT_NEEDED,
+    ),
+    **dict.fromkeys(
+        (
+            "partial-update.remove-record-on-delete",
+            "partial-update.remove-record-on-sequence-group",
+            "aggregation.remove-record-on-delete",
+        ),
+        _BY_DELETE,
+    ),
+    **dict.fromkeys(("write-buffer-size", "write-buffer-spillable", "local-merge-buffer-size"), _MEMORY),
+    **dict.fromkeys(
+        ("scan.mode", "scan.snapshot-id", "scan.tag-name", "scan.timestamp-millis", "consumer-id"),
+        _OF_A_QUERY,
+    ),
+}
+"""Options of tables of Paimon and Fluss, and what is written here."""
 
 
 def _partition_age(owner: str, values: Mapping[str, Any], schema: TableSchema) -> PartitionAge | None:

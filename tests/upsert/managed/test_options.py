@@ -60,6 +60,7 @@ def test_sparks_own_options_are_no_options_of_a_writer() -> None:
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
+        ("incremental-between", "a batch by table_changes"),
         ("versionAsOf", "write 'scan.mode' = 'from-snapshot' and 'scan.snapshot-id'"),
         ("startingVersion", "'scan.snapshot-id', the state before"),
         ("readChangeFeed", r"table_changes\(t, from, to\)"),

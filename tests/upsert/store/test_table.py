@@ -318,6 +318,7 @@ def test_no_path_is_not_the_present_folder() -> None:
     ("options", "message"),
     [
         ({"buckets": "2"}, "did you mean 'bucket'"),
+        ({"Changelog-producer": "input"}, "'Changelog-producer'; leave it out: the changes of every commit"),
         ({"bucket": "0"}, "must be a positive integer, got '0'"),
         ({"bucket": "2147483648"}, "'bucket' must be at most 1000000, got 2147483648"),
         ({"bucket-key": "name"}, r"must name primary key columns \(id\), got 'name'"),

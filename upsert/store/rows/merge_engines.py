@@ -20,7 +20,7 @@ from upsert.store.rows.aggregate_functions import FUNCTIONS, Groups, ambiguous_k
 from upsert.store.rows.conform import Signs
 from upsert.store.rows.fold import Order, fold
 from upsert.store.rows.hashing import fixed_bytes, row_hashes
-from upsert.store.rows.keys import KeyOrder, in_sequence, last_of_each, order_by
+from upsert.store.rows.keys import KeyOrder, in_sequence, last_of_each, order_by, sequence_codes
 from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, gather
 from upsert.store.rows.merge_rules import DEDUPLICATE, FIRST_ROW, SequenceGroup
@@ -44,9 +44,9 @@ def _rows_of_group(group: SequenceGroup, rows: pa.Table, groups: Groups) -> Posi
 
 
 def _ambiguous_in_group(
-    group: SequenceGroup, rows: pa.Table, groups: Groups, chosen: Positions
+    group: SequenceGroup, columns: Sequence[str], rows: pa.Table, groups: Groups, chosen: Positions
 ) -> int | None:
-    """The number of a key whose rows, without an order and equal in sequence, differ; None for no key."""
+    """The number of a key whose rows, without an order and equal in sequence, differ in ``columns``."""
     of, is_new = groups.of, ~groups.is_stored
     new = _known(group, rows)
     new = new[is_new[new]]
@@ -54,7 +54,7 @@ def _ambiguous_in_group(
     # a stored row that won is older than new ones of another sequence, so these do not matter
     same = _words([rows.column(name) for name in group.sequence])
     equal = (same[new] == same[best]).all(axis=1) & is_new[best]
-    values = _words([rows.column(name) for name in (*group.sequence, *group.columns)])
+    values = _words([rows.column(name) for name in (*group.sequence, *columns)])
     differs = equal & (values[new] != values[best]).any(axis=1)
     return int(of[new][differs][0]) if differs.any() else None
 
@@ -176,9 +176,9 @@ def _combined(
     )
     arranged = gather(both, ordered)
     has_order = order == "rows" or bool(layout.merge.sequence)
-    by_group = _rows_of_groups(layout, arranged, groups, has_order)
+    by_group = _columns_of_groups(layout, arranged, groups, has_order)
     columns = [
-        _complete(layout, name, at(one_array(arranged.column(name)), by_group[name]))
+        _complete(layout, name, by_group[name])
         if name in by_group
         else _column(layout, arranged, name, groups, has_order)
         for name in names
@@ -186,14 +186,45 @@ def _combined(
     return pa.Table.from_arrays(columns, schema=layout.stored)
 
 
-def _rows_of_groups(layout: Layout, rows: pa.Table, groups: Groups, has_order: bool) -> dict[str, Positions]:
-    """For each column of a sequence group the row of each key that gives it, -1 for none."""
-    found: dict[str, Positions] = {}
+def _columns_of_groups(
+    layout: Layout, rows: pa.Table, groups: Groups, has_order: bool
+) -> dict[str, pa.Array]:
+    """The values of each column of a sequence group, one for each key."""
+    found: dict[str, pa.Array] = {}
     for group in layout.merge.groups:
         chosen = _rows_of_group(group, rows, groups)
-        if not has_order and (number := _ambiguous_in_group(group, rows, groups, chosen)) is not None:
+        plain = [name for name in group.columns if not layout.merge.has_function(name)]
+        if not has_order and (number := _ambiguous_in_group(group, plain, rows, groups, chosen)) is not None:
             raise _ambiguous(layout, rows, int(groups.starts[number]), f"columns of {group.option!r}")
-        found |= dict.fromkeys((*group.sequence, *group.columns), chosen)
+        for name in (*group.sequence, *plain):
+            found[name] = at(one_array(rows.column(name)), chosen)
+        if len(plain) < len(group.columns):
+            found |= _aggregated(layout, group, rows, groups, has_order)
+    return found
+
+
+def _aggregated(
+    layout: Layout, group: SequenceGroup, rows: pa.Table, groups: Groups, has_order: bool
+) -> dict[str, pa.Array]:
+    """The columns of a group that have a function: of all rows that have a sequence, in its order."""
+    names = list(filter(layout.merge.has_function, group.columns))
+    known = _known(group, rows)
+    if not len(known):
+        return {name: pa.nulls(groups.count, rows.schema.field(name).type) for name in names}
+    sequence = rows.select(list(group.sequence))
+    known = known[in_sequence(gather(sequence, known), group.sequence, groups.of[known])]
+    keys, numbers = np.unique(groups.of[known], return_inverse=True)
+    places = np.full(groups.count, -1, dtype=np.int64)
+    places[keys] = np.arange(len(keys))
+    some, own = gather(rows, known), Groups(numbers, groups.signs[known], groups.is_stored[known])
+    steps = order_by([pa.array(numbers), *sequence_codes(some, group.sequence)]).numbers
+    found = {}
+    for name in names:
+        aggregate, values = layout.merge.aggregate(name), one_array(some.column(name))
+        of_one_sequence = Groups(steps, own.signs, own.is_stored)
+        if not has_order and (number := ambiguous_key(aggregate, values, of_one_sequence)) is not None:
+            raise _ambiguous(layout, some, int(of_one_sequence.starts[number]), f"column {name!r}")
+        found[name] = at(FUNCTIONS[aggregate.function].results(aggregate, values, own), places)
     return found
 
 

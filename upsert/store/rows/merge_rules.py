@@ -3,7 +3,8 @@
 The names and functions are those of Paimon, FLIP-188's successor; what they do here is described in
 docs/merge-engines.md. With ``partial-update``, ``fields.<columns>.sequence-group`` declares columns that come
 from one row together: the one that is highest in ``<columns>`` gives all columns of the group, NULL too; a
-row in which all of ``<columns>`` are NULL says nothing about the group.
+row in which all of ``<columns>`` are NULL says nothing about the group. A function of a group's column takes
+the values of all other rows, in the order of ``<columns>``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from upsert import options, types
 from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.schema import TableSchema
-from upsert.store.rows.aggregate_functions import FUNCTIONS, Aggregate
+from upsert.store.rows.aggregate_functions import DEFAULT_FUNCTION, FUNCTIONS, Aggregate
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ FIRST_ROW: Final = "first-row"
 PARTIAL_UPDATE: Final = "partial-update"
 AGGREGATION: Final = "aggregation"
 
+DEFAULT_OPTION: Final = "fields.default-aggregate-function"
+
 MERGE_OPTIONS: Final = (
     Option(
         "merge-engine",
@@ -93,12 +96,18 @@ MERGE_OPTIONS: Final = (
         "ignore rows of kind -U and -D, which engines other than deduplicate refuse",
         False,
     ),
+    Option(
+        DEFAULT_OPTION,
+        options.one_of(*FUNCTIONS),
+        "the function of columns that declare none, with 'merge-engine' = 'aggregation' (else "
+        f"{DEFAULT_FUNCTION}) or 'partial-update' (else none)",
+        None,
+    ),
 )
 """The options that have one name; ``fields.<column>.…`` are taken by ``split``."""
 
-_FIELD: Final = re.compile(
-    r"fields\.(?P<column>.+)\.(?P<what>aggregate-function|list-agg-delimiter|distinct|sequence-group)"
-)
+_OF_FIELDS: Final = ("aggregate-function", "list-agg-delimiter", "distinct", "sequence-group")
+_FIELD: Final = re.compile(rf"fields\.(?P<column>.+)\.(?P<what>{'|'.join(_OF_FIELDS)})")
 
 _GROUP: Final = "sequence-group"
 
@@ -114,7 +123,8 @@ class MergeRules:
     """How rows of one key become one.
 
     ``sequence`` are the columns that order the rows of a key, empty for their order of arrival;
-    ``ignores_deletes`` says whether rows of kind ``-U`` and ``-D`` are passed over.
+    ``ignores_deletes`` says whether rows of kind ``-U`` and ``-D`` are passed over; ``default_function`` is
+    that of columns without one in ``aggregates``.
     """
 
     engine: str = DEDUPLICATE
@@ -122,6 +132,7 @@ class MergeRules:
     ignores_deletes: bool = False
     aggregates: tuple[Aggregate, ...] = ()
     groups: tuple[SequenceGroup, ...] = ()
+    default_function: str | None = None
 
     @property
     def needs_present_rows(self) -> bool:
@@ -141,7 +152,11 @@ class MergeRules:
     def aggregate(self, column: str) -> Aggregate:
         """The function of a column that is neither in the key nor in the sequence."""
         declared = (aggregate for aggregate in self.aggregates if aggregate.column == column)
-        return next(declared, Aggregate(column))
+        return next(declared, Aggregate(column, self.default_function or DEFAULT_FUNCTION))
+
+    def has_function(self, column: str) -> bool:
+        """Whether a column is said to have a function."""
+        return self.default_function is not None or any(one.column == column for one in self.aggregates)
 
 
 PLAIN: Final = MergeRules()
@@ -161,6 +176,10 @@ def split(
     groups: list[SequenceGroup] = []
     for key, value in given.items():
         match = _FIELD.fullmatch(key)
+        if match is None and key.startswith("fields.") and key.lower() != DEFAULT_OPTION:
+            raise ConfigurationError(
+                f"{owner}: unknown option {key!r}; of a column there are {', '.join(_OF_FIELDS)}"
+            )
         if match is None:
             others[key] = value
         elif match["what"] == _GROUP:
@@ -224,6 +243,7 @@ def check(owner: str, rules: MergeRules, schema: TableSchema) -> None:
             raise _misfit(owner, "sequence.field", column, schema, "of a scalar type")
     for aggregate in rules.aggregates:
         _check_aggregate(owner, rules, aggregate, schema)
+    _check_default(owner, rules, schema)
     if rules.groups and rules.engine != PARTIAL_UPDATE:
         raise ConfigurationError(
             f"{owner}: option {rules.groups[0].option!r} needs 'merge-engine' = 'partial-update', got "
@@ -234,19 +254,44 @@ def check(owner: str, rules: MergeRules, schema: TableSchema) -> None:
 
 def _check_aggregate(owner: str, rules: MergeRules, aggregate: Aggregate, schema: TableSchema) -> None:
     option = f"fields.{aggregate.column}.aggregate-function"
-    if rules.engine != AGGREGATION:
-        raise ConfigurationError(
-            f"{owner}: option {option!r} needs 'merge-engine' = 'aggregation', got {rules.engine!r}"
-        )
+    _check_engine(owner, option, rules)
     _check_column(owner, option, aggregate.column, schema)
-    if aggregate.column in rules.sequence:
+    if aggregate.column in _sequences(rules):
         raise ConfigurationError(
-            f"{owner}: option {option!r} must be of another column than those of 'sequence.field', which "
-            "hold the highest sequence; leave one of them out"
+            f"{owner}: option {option!r} must be of another column than those of 'sequence.field' and of a "
+            "sequence group, which hold the highest sequence; leave one of them out"
         )
     function = FUNCTIONS[aggregate.function]
     if not function.fits(schema.type_of(aggregate.column)):
         raise _misfit(owner, option, aggregate.column, schema, function.columns)
+
+
+def _check_default(owner: str, rules: MergeRules, schema: TableSchema) -> None:
+    if rules.default_function is None:
+        return
+    _check_engine(owner, DEFAULT_OPTION, rules)
+    function = FUNCTIONS[rules.default_function]
+    others = {*schema.primary_key, *_sequences(rules), *(one.column for one in rules.aggregates)}
+    for column in schema.physical:
+        if column.name not in others and not function.fits(column.type):
+            raise ConfigurationError(
+                f"{owner}: option {DEFAULT_OPTION!r} = {rules.default_function!r} needs columns that are "
+                f"{function.columns}, got {column.name!r} of type {types.sql_name(column.type)}; give it a "
+                f"function of its own, 'fields.{column.name}.aggregate-function'"
+            )
+
+
+def _check_engine(owner: str, option: str, rules: MergeRules) -> None:
+    if not rules.combines:
+        raise ConfigurationError(
+            f"{owner}: option {option!r} needs 'merge-engine' = 'aggregation' or 'partial-update', got "
+            f"{rules.engine!r}"
+        )
+
+
+def _sequences(rules: MergeRules) -> set[str]:
+    """The columns that order rows."""
+    return {*rules.sequence, *(name for group in rules.groups for name in group.sequence)}
 
 
 def _check_column(owner: str, option: str, column: str, schema: TableSchema) -> None:

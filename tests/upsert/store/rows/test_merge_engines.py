@@ -479,6 +479,8 @@ def test_a_column_that_comes_later_takes_part(tmp_path: Path) -> None:
     table.commit([staged])
     table.write(arrow(table, [{"id": 1, "hits": 9}]))
     assert contents(table) == {1: {"id": 1, "n": 2, "m": 4, "hits": 1}}
+    with pytest.raises(ConfigurationError, match=r"option 'fields\.hits\.aggregate-function' cannot change"):
+        table.alter(SetOptions({"fields.hits.aggregate-function": "sum"}))
 
 
 COLLECTED = {"merge-engine": "aggregation", "fields.l.aggregate-function": "collect"}
@@ -489,7 +491,18 @@ REFUSED = [
     ({"merge-engine": "first-row", "sequence.field": "n"}, "goes with every 'merge-engine' but 'first-row'"),
     ({"merge-engine": "newest"}, "must be one of deduplicate, first-row"),
     ({"ignore-delete": "true"}, "needs another 'merge-engine'"),
-    ({"fields.n.aggregate-function": "sum"}, "needs 'merge-engine' = 'aggregation', got 'deduplicate'"),
+    (
+        {"fields.n.aggregate-function": "sum"},
+        "needs 'merge-engine' = 'aggregation' or 'partial-update', got 'd",
+    ),
+    (
+        {"merge-engine": "first-row", "fields.default-aggregate-function": "max"},
+        "'fields.default-aggregate-function' needs 'merge-engine' = 'aggregation' or",
+    ),
+    (
+        {"fields.n.ignore-retract": "true"},
+        "unknown option 'fields.n.ignore-retract'; of a column there are aggregate-function, list-agg-delim",
+    ),
     ({"merge-engine": "aggregation", "fields.n.aggregate-function": "avg"}, "must be one of sum, count"),
     ({"merge-engine": "aggregation", "fields.l.aggregate-function": "sum"}, "that is a number, got 'l'"),
     ({"merge-engine": "aggregation", "fields.n.aggregate-function": "count"}, "that is BIGINT"),

@@ -60,6 +60,50 @@ def test_group_comes_from_the_row_that_is_highest_in_its_sequence(commits: list[
         assert {row["id"]: row for row in table.snapshot().scan().to_pylist()} == model
 
 
+def fold_functions(model: dict[int, Row], commit: list[Row], function: str) -> None:
+    """``b`` is a sum, and ``a`` by ``function``, of the rows that have a sequence."""
+    for key in {row["id"] for row in commit}:
+        there = model.setdefault(key, dict.fromkeys(COLUMNS | {"b": None}) | {"id": key})
+        rows = [row for row in commit if row["id"] == key]
+        there["plain"] = ([there["plain"]] + [row["plain"] for row in rows if row["plain"]])[-1]
+        new = sorted((row for row in rows if (row["g"], row["h"]) != (None, None)), key=rank)
+        if new:
+            in_order = sorted([there, *new], key=rank)
+            texts = [row["a"] for row in ([there, *new] if function == "listagg" else in_order) if row["a"]]
+            amounts = [row["b"] for row in (there, *new) if row["b"] is not None]
+            there |= {"a": ",".join(texts) if function == "listagg" else texts[-1]} if texts else {}
+            there |= {"b": sum(amounts) if amounts else None}
+            there |= {name: in_order[-1][name] for name in ("g", "h")}
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.lists(ROWS, min_size=1, max_size=5), min_size=1, max_size=4),
+    st.sampled_from(["listagg", "last_non_null_value"]),
+)
+def test_function_takes_all_rows_in_the_order_of_its_group(commits: list[list[Row]], function: str) -> None:
+    with TemporaryDirectory() as folder:
+        functions = {"fields.default-aggregate-function": "sum", "fields.a.aggregate-function": function}
+        functions |= {"fields.plain.aggregate-function": "last_non_null_value"}
+        table = Table.create(folder + "/t", SCHEMA, GROUP | functions)
+        model: dict[int, Row] = {}
+        for commit in commits:
+            table.write(arrow(commit))
+            fold_functions(model, commit, function)
+        assert {row["id"]: row for row in table.snapshot().scan().to_pylist()} == model
+
+
+def test_function_without_an_order_needs_one_only_within_a_sequence(tmp_path: Path) -> None:
+    functions = {"fields.a.aggregate-function": "listagg", "fields.b.aggregate-function": "sum"}
+    table = Table.create(tmp_path / "t", SCHEMA, GROUP | functions)
+    rows = [{"id": 1, "g": g, "a": a, "b": 2} for g, a in ((2, "v"), (1, "w"), (2, "v"), (None, "no"))]
+    table.commit([table.stage_raw(arrow(rows))])
+    assert table.snapshot().scan().select(["g", "a", "b"]).to_pylist() == [{"g": 2, "a": "w,v,v", "b": 6}]
+    same = arrow([{"id": 1, "g": 3, "a": "v"}, {"id": 1, "g": 3, "a": "w"}])
+    with pytest.raises(ChangelogError, match="must give column 'a' one value"):
+        table.commit([table.stage_raw(same)])
+
+
 def test_rows_without_an_order_need_none_where_their_sequences_differ(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", SCHEMA, GROUP)
     table.commit([table.stage_raw(arrow([{"id": 1, "g": 2, "a": "v"}, {"id": 1, "g": 1, "a": "w"}]))])
@@ -92,6 +136,11 @@ def test_group_follows_renamed_and_dropped_columns(tmp_path: Path) -> None:
         ({"fields.plain.sequence-group": "id"}, "got 'id'"),
         ({"sequence.field": "a"}, "got 'a'"),
         ({"fields.plain.sequence-group": ""}, "must be"),
+        ({"fields.g.aggregate-function": "max"}, "another column than those of .* and of a sequence group"),
+        (
+            {"fields.default-aggregate-function": "sum"},
+            r"'fields\.default-aggregate-function' = 'sum' needs columns that are a number, got 'plain'",
+        ),
     ],
 )
 def test_group_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, str], message: str) -> None:
