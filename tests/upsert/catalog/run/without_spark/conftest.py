@@ -1,12 +1,14 @@
 """A catalog with a table of all types, filled at random, for what is found without Spark beside Spark."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.upsert.catalog.run.without_spark.beside_spark import KINDS, UTC_SESSION, kinds
+from tests.upsert.catalog.run.without_spark.beside_spark import KINDS, PLAIN, UTC_SESSION, kinds, view_of
 from upsert.catalog.catalog import Catalog
 
 
@@ -31,3 +33,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
             pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names})
         )
     return catalog
+
+
+@pytest.fixture(scope="module")
+def plain(spark: SparkSession, filled: Catalog) -> Iterator[None]:
+    """A view of Spark's with the rows of that table, for ``plain_rows``."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    view_of(filled, "kinds", spark, PLAIN)
+    yield
+    spark.catalog.dropTempView(PLAIN)
+    spark.conf.unset("spark.sql.timeType.enabled")

@@ -11,10 +11,16 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.upsert.catalog.run.without_spark.beside_spark import UTC_SESSION, kinds, rows_of, same, without
+from tests.upsert.catalog.run.without_spark.beside_spark import (
+    UTC_SESSION,
+    kinds,
+    rows_of,
+    same,
+    view_of,
+    without,
+)
 from tests.upsert.catalog.run.without_spark.random_queries import COLUMNS, TABLES, Query, random_query
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.results import Frame
 from upsert.catalog.run.jobs import SparkNeededError
 from upsert.catalog.run.without_spark.columns import UnknownColumnError
 from upsert.errors import SchemaError
@@ -42,9 +48,7 @@ def stored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         rows = pa.table({name: pa.array(given[name], schema.type_of(name)) for name in schema.names})
         for half in (rows.slice(0, number // 2), rows.slice(number // 2)):
             catalog.table(table).write(half)
-        frame = catalog.sql(f"SELECT * FROM {table}", spark)
-        assert isinstance(frame, Frame)
-        spark.createDataFrame(frame.rows, frame.df.schema).createOrReplaceTempView(table)
+        view_of(catalog, table, spark, table)
     yield catalog
     for table in TABLES:
         spark.catalog.dropTempView(table)
