@@ -277,31 +277,15 @@ BY_KEY = "USING (VALUES (1, 5, 'x'), (2, NULL, 'y')) AS s(id, n, v) ON t.id = s.
         "USING (VALUES (90), (90)) AS s(id) ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (id)",
         "USING (VALUES (1, 77)) AS s(id, n) ON t.n = s.n WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
         f"{BY_KEY} WHEN MATCHED THEN DELETE WHEN NOT MATCHED BY SOURCE THEN UPDATE SET v = 'left'",
-        f"{BY_KEY} WHEN NOT MATCHED THEN INSERT (id, v) VALUES (NULL, v)",
         f"{BY_KEY} WHEN MATCHED THEN UPDATE SET short = 'abcd'",
-        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET small = 40000",
-        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET small = s.n, price = 1.005",
-        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET twice = 4",
-        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET nix = 4",
-        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET n = 4, N = 5",
-        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET id = s.n",
         f"{BY_KEY} WHEN MATCHED THEN UPDATE SET id = s.id, n = s.n",
-        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET n = v",
-        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET n = nix",
-        f"{BY_KEY} WHEN MATCHED AND t.twice > 5 THEN UPDATE SET n = 1",
         f"{BY_KEY} WHEN MATCHED THEN UPDATE SET n = 2147483647 + t.n",
-        f"{BY_KEY} WHEN NOT MATCHED THEN INSERT *",
-        "USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *",
-        "USING t AS s ON t.id = s.n WHEN MATCHED AND s.n <> s.id THEN DELETE",
-        "USING (SELECT id, n AS id FROM s) s ON t.id = s.id WHEN MATCHED THEN DELETE",
-        "USING (SELECT nix FROM s) s ON t.id = s.nix WHEN MATCHED THEN DELETE",
         "USING (SELECT id FROM s WHERE n IS NULL) AS s ON t.id = s.id WHEN MATCHED THEN DELETE",
     ],
 )
 def test_what_a_statement_gives_or_is_refused_for_is_sparks(
     spark: SparkSession, filled: tuple[Catalog, Catalog], text: str
 ) -> None:
-    """In a session, where what this process does not compute is Spark's."""
     by, here = filled
     text = f"MERGE INTO t {text}"
     expected, before = by_spark(by, text, spark), here.table("t").snapshot().id
@@ -346,6 +330,21 @@ def test_what_a_statement_gives_or_is_refused_for_is_sparks(
         "USING s ON t.id = s.id WHEN MATCHED AND s.id IN (SELECT 1) THEN DELETE",
         "USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET day = current_date",
         "USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = t.twice",
+        f"{BY_KEY} WHEN NOT MATCHED THEN INSERT (id, v) VALUES (NULL, v)",
+        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET small = 40000",
+        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET small = s.n, price = 1.005",
+        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET twice = 4",
+        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET nix = 4",
+        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET n = 4, N = 5",
+        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET id = s.n",
+        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET n = v",
+        f"{BY_KEY} WHEN MATCHED THEN UPDATE SET n = nix",
+        f"{BY_KEY} WHEN MATCHED AND t.twice > 5 THEN UPDATE SET n = 1",
+        f"{BY_KEY} WHEN NOT MATCHED THEN INSERT *",
+        "USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *",
+        "USING t AS s ON t.id = s.n WHEN MATCHED AND s.n <> s.id THEN DELETE",
+        "USING (SELECT id, n AS id FROM s) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "USING (SELECT nix FROM s) s ON t.id = s.nix WHEN MATCHED THEN DELETE",
     ],
 )
 def test_what_else_is_asked_is_sparks(filled: tuple[Catalog, Catalog], text: str) -> None:
