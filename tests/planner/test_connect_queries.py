@@ -250,11 +250,12 @@ def difference(spark: SparkSession, select: Select, query: str) -> Any:
     for condition in select.filters:
         planned = planned.where(condition)
     planned = planned.selectExpr(*(one.text for one in select.outputs))
-    names, rows = content(planned)
+    collected = planned.collect()
+    names, rows = planned.columns, sorted(map(repr, map(tuple, collected)))
     if (wanted := content(spark.sql(query))) != (names, rows):
         return query, wanted, (names, rows)
     if key := key_of(select, names):
-        keys = [tuple(tuple(row[place] for place in part) for part in key) for row in planned.collect()]
+        keys = [tuple(tuple(row[place] for place in part) for part in key) for row in collected]
         if len(set(keys)) < len(keys):
             return query, key, rows
     return None
