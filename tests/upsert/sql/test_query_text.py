@@ -421,6 +421,16 @@ def test_condition_of_delete_becomes_alternatives() -> None:
 
 
 @pytest.mark.parametrize(
+    ("operator", "opposite"),
+    [("=", "!="), ("<>", "="), ("<", ">="), (">", "<="), ("<=", ">"), (">=", "<")],
+)
+def test_of_a_comparison_that_must_not_hold_the_opposite_must(operator: str, opposite: str) -> None:
+    tree = QueryText.of(f"SELECT * FROM t WHERE NOT n {operator} 1").tree
+    found = alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t", "main.default.t")
+    assert found == [[("n", opposite, 1)]]
+
+
+@pytest.mark.parametrize(
     ("zone", "utc"),
     [
         ("Europe/Berlin", "06:30"),
