@@ -162,7 +162,7 @@ def test_a_column_that_may_be_null_by_now_is_so_in_all_that_a_view_keeps(
     write(catalog, "n", {"id": 2, "g": None})
     refreshed(run, "sums")
     assert rows(catalog, spark, "SELECT * FROM sums") == [(-1, 1), (7, 1)]
-    with pytest.raises(SchemaError, match="'shown': column 'g' is NOT NULL, got 1 NULLs"):
+    with pytest.raises(SchemaError, match="'shown': column 'g' is NOT NULL, got NULL in row"):
         refreshed(run, "shown")
     run("CREATE OR REPLACE MATERIALIZED VIEW shown AS SELECT id, g FROM n")
     assert rows(catalog, spark, "SELECT * FROM shown") == [(1, 7), (2, None)]

@@ -152,8 +152,13 @@ def _stored(
                 f"{owner}: PRIMARY KEY column {column.name!r} must not be NULL, got NULL in row "
                 f"{int(np.argmax(missing))}; filter such rows out or choose another key"
             )
-        if weights is None or (missing & (weights > 0)).any():
-            raise SchemaError(f"{owner}: column {column.name!r} is NOT NULL, got {int(missing.sum())} NULLs")
+        if weights is not None:
+            missing = missing & (weights > 0)
+        if missing.any():
+            raise SchemaError(
+                f"{owner}: column {column.name!r} is NOT NULL, got NULL in row {int(np.argmax(missing))}; "
+                "give a value, or let the column have NULLs"
+            )
     if (is_key or layout.is_counted) and has_floats(column.type):
         return pa.chunked_array([retyped(as_key(one_array(cast)), cast.type)])
     return cast

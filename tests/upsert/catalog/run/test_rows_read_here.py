@@ -207,7 +207,7 @@ def as_bits(rows: pa.Table) -> list[pa.ChunkedArray]:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("UPDATE t SET n = NULL WHERE id + 0 = 2", "column 'n' is NOT NULL, got 1 NULLs"),
+        ("UPDATE t SET n = NULL WHERE id + 0 = 2", "column 'n' is NOT NULL, got NULL in row 0"),
         (
             "UPDATE t SET n = id * 3000000000 WHERE id = 2",
             "column 'n' must be INT, which cannot hold 6000000000",

@@ -83,7 +83,7 @@ def test_row_kinds_become_signs_and_leave_the_rows():
         ),
         ({"at": pa.array([1], pa.timestamp("ns", "UTC"))}, "column 'at' must hold values of TIMESTAMP"),
         ({"id": pa.array([None], pa.int64())}, "PRIMARY KEY column 'id' must not be NULL, got NULL in row 0"),
-        ({"score": pa.array([None], pa.float64())}, "column 'score' is NOT NULL, got 1 NULLs"),
+        ({"score": pa.array([None], pa.float64())}, "column 'score' is NOT NULL, got NULL in row 0"),
         ({"_row_kind": pa.array([1])}, "column '_row_kind' must be STRING"),
     ],
 )
@@ -91,6 +91,14 @@ def test_rows_that_do_not_fit_are_refused(changed, message):
     with pytest.raises(SchemaError) as caught:
         conform(LAYOUT, rows(**changed), "table 't'")
     assert message in str(caught.value)
+
+
+def test_a_row_that_is_deleted_may_lack_what_another_one_must_have():
+    given = pa.concat_tables([rows(score=pa.array([None], pa.float64()))] * 2)
+    kinds = [pa.array(one, pa.string()) for one in (["-D", "-U"], ["-D", "+I"])]
+    conform(LAYOUT, given.append_column("_row_kind", kinds[0]))
+    with pytest.raises(SchemaError, match="column 'score' is NOT NULL, got NULL in row 1; give a value, or"):
+        conform(LAYOUT, given.append_column("_row_kind", kinds[1]))
 
 
 @pytest.mark.parametrize(
