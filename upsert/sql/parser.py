@@ -263,6 +263,9 @@ _ASSIGNMENT_HEAD: Final = re.compile(rf"{_BLANK}(SET|RESET)\b\s*+", re.IGNORECAS
 
 _OF_VARIABLE: Final = re.compile(rf"{_BLANK}VAR(?:IABLE)?\b{_BLANK}[\w`(]", re.IGNORECASE)
 
+_ZONE: Final = re.compile(rf"TIME{_BLANK}ZONE\b", re.IGNORECASE)
+_OF_ZONE: Final = "; a time zone is set by SET spark.sql.session.timeZone = 'UTC'"
+
 _SET_HEAD: Final = re.compile(rf"{_BLANK}(?:EXPLAIN|EXECUTE|BEGIN)\b", re.IGNORECASE)
 
 _ASSIGNMENT: Final = re.compile(
@@ -336,7 +339,7 @@ def _at(cursor: Cursor) -> Statement:
         close = get_close_matches(written, {" ".join(words[:2]) for words in _STATEMENTS}, n=1, cutoff=0.8)
     else:
         written, close = first, get_close_matches(first, begins, n=1, cutoff=0.7)
-    if close:
+    if close and close[0] != written:
         raise SchemaError(f"{written} is no statement; did you mean {close[0]}?")
     raise SchemaError(f"{head} is not supported: statements are {_NAMES}")
 
@@ -354,7 +357,8 @@ def _assignment(text: str) -> Statement | None:
         return s.ShowOptions() if word == "SET" else s.ResetOption()
     found = _ASSIGNMENT.fullmatch(rest)
     if found is None:
-        raise SchemaError(f"{word}: expected 'key' = 'value', found {_start_of(rest)!r}")
+        hint = _OF_ZONE if _ZONE.match(rest) else ""
+        raise SchemaError(f"{word}: expected 'key' = 'value', found {_start_of(rest)!r}{hint}")
     key = found["key"] or found["quoted"].replace("''", "'")
     if word == "RESET":
         if "=" in rest:
@@ -561,8 +565,8 @@ def _show_procedures(cursor: Cursor) -> s.ShowProcedures:
 
 _TEMPORARY: Final = ("TEMPORARY", "TEMP")
 _VARIABLE: Final = ("VARIABLE", "VAR")
-_OF_SESSION: Final = (("TEMPORARY",), ("TEMPORARY", "SYSTEM"))
-"""Spark's word for a function without a database, and Flink's."""
+_OF_SESSION: Final = (("TEMPORARY",), ("TEMP",), ("TEMPORARY", "SYSTEM"))
+"""Spark's words for a function without a database, and Flink's."""
 
 
 def _stop_job(cursor: Cursor) -> s.StopJob:
@@ -633,7 +637,7 @@ _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("SHOW", "ALL", "FUNCTIONS"): partial(_show_functions, kind="ALL"),
     ("DECLARE",): _change_variable,
     **{("SET", word): _change_variable for word in _VARIABLE},
-    **{("DROP", "TEMPORARY", word): _change_variable for word in _VARIABLE},
+    **{("DROP", temporary, word): _change_variable for temporary in _TEMPORARY for word in _VARIABLE},
     ("SHOW", "JOBS"): lambda _: s.ShowJobs(),
     ("STOP", "JOB"): _stop_job,
     ("CALL",): _call,

@@ -445,8 +445,8 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
     Syntax(
         "CREATE FUNCTION",
         s.CreateFunction,
-        "CREATE { [ OR REPLACE ] TEMPORARY [ SYSTEM ] FUNCTION function"
-        " | TEMPORARY [ SYSTEM ] FUNCTION IF NOT EXISTS function }"
+        "CREATE { [ OR REPLACE ] { TEMPORARY [ SYSTEM ] | TEMP } FUNCTION function"
+        " | { TEMPORARY [ SYSTEM ] | TEMP } FUNCTION IF NOT EXISTS function }"
         " { ( [ parameter type [, …] ] ) [ RETURNS type ] RETURN expression"
         " | AS 'module.function' LANGUAGE PYTHON"
         " | AS 'class' [ LANGUAGE { JAVA | SCALA } ] [ USING JAR 'file' [, …] ] }",
@@ -457,7 +457,7 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
     Syntax(
         "DROP FUNCTION",
         s.DropFunction,
-        "DROP TEMPORARY [ SYSTEM ] FUNCTION [ IF EXISTS ] function",
+        "DROP { TEMPORARY [ SYSTEM ] | TEMP } FUNCTION [ IF EXISTS ] function",
         "Takes a function from the Spark session.",
         "DROP TEMPORARY FUNCTION IF EXISTS net",
         _FUNCTIONS,
@@ -593,7 +593,7 @@ SYNTAX: Final[tuple[Syntax, ...]] = (
     Syntax(
         "DROP VARIABLE",
         s.ChangeVariable,
-        "DROP TEMPORARY { VARIABLE | VAR } [ IF EXISTS ] variable",
+        "DROP { TEMPORARY | TEMP } { VARIABLE | VAR } [ IF EXISTS ] variable",
         "Takes a variable from the Spark session.",
         "DROP TEMPORARY VARIABLE least",
         _FUNCTIONS,

@@ -475,6 +475,7 @@ def test_clauses_that_cannot_be_had_are_refused(rest: str, message: str) -> None
     [
         ("CREATE GLOBAL TEMPORARY VIEW v AS SELECT 1", "CREATE GLOBAL TEMPORARY VIEW"),
         ("ALTER FUNCTION f", "ALTER FUNCTION"),
+        ("DROP TEMP x", "DROP TEMP"),
     ],
 )
 def test_other_statements_are_refused_by_name(text: str, name: str) -> None:

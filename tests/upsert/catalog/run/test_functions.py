@@ -28,6 +28,8 @@ def test_words_of_a_function_are_read() -> None:
     assert parse("CREATE TEMPORARY FUNCTION IF NOT EXISTS f AS 'a.B' LANGUAGE JAVA USING JAR 'x.jar'") == (
         s.CreateFunction("f", "AS 'a.B' USING JAR 'x.jar'", if_not_exists=True)
     )
+    assert parse("CREATE TEMP FUNCTION f() RETURN 1") == s.CreateFunction("f", "() RETURN 1")
+    assert parse("DROP TEMPORARY FUNCTION IF EXISTS f") == parse("DROP TEMP FUNCTION IF EXISTS f")
     assert parse("DROP TEMPORARY FUNCTION IF EXISTS f") == s.DropFunction("f", True)
     assert parse("SHOW USER FUNCTIONS LIKE 'a%'") == s.ShowFunctions("USER", "a%")
     assert parse("SHOW FUNCTIONS") == s.ShowFunctions("ALL", None)
@@ -49,6 +51,7 @@ def test_words_of_a_function_are_read() -> None:
             "DROP TEMPORARY VARIABLE x",
             s.ChangeVariable("DROP TEMPORARY VARIABLE", "DROP TEMPORARY VARIABLE x"),
         ),
+        ("DROP TEMP VAR x", s.ChangeVariable("DROP TEMP VAR", "DROP TEMP VAR x")),
     ],
 )
 def test_words_of_a_variable_are_read(text: str, expected: s.Statement) -> None:

@@ -144,6 +144,7 @@ class TestParser:
         [
             ("SET a = ", "SET: expected a value of 'a'; RESET a gives it its default back"),
             ("SET 'a' 'b'", "SET: expected 'key' = 'value', found \"'a' 'b'\""),
+            ("SET TIME ZONE 'UTC'", "a time zone is set by SET spark.sql.session.timeZone = 'UTC'"),
             ("RESET a = b", "RESET: expected a key alone, found 'a'"),
             (
                 "SHOW TABLES t",
