@@ -24,7 +24,7 @@ from upsert.conditions.expressions import Call, Cast, Condition, Const, Field, R
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Check, Column, TableSchema, plainly
 from upsert.sql.columns import WrittenCheck
-from upsert.sql.dialect import expression_tree, too_deep
+from upsert.sql.dialect import expression_tree, spelled, too_deep
 from upsert.sql.forms import check_condition, check_numbers
 from upsert.sql.predicates import OPERATORS, interval_literal, negative
 from upsert.sql.tokens import Cursor
@@ -208,7 +208,7 @@ class _Translation:
         if isinstance(one, _LOOSE) or isinstance(other, (*_LOOSE, *_COMPARISONS)):
             raise self._refusal(
                 f"Spark compares from left to right, and before NOT, IN, BETWEEN and LIKE, in "
-                f"{node.sql('spark')!r}",
+                f"{spelled(node)!r}",
                 "brackets around each side",
             )
 
@@ -216,13 +216,13 @@ class _Translation:
         found = interval_literal(node.this if isinstance(node, exp.Neg) else node)
         if found is None:
             raise self._refusal(
-                f"{node.sql('spark')!r} is no interval that rows are {self.done} by",
+                f"{spelled(node)!r} is no interval that rows are {self.done} by",
                 "INTERVAL '1' DAY, HOUR, MINUTE or SECOND, or INTERVAL '1 02:03:04' DAY TO SECOND",
             )
         return Const(-found if isinstance(node, exp.Neg) else found, types.INTERVAL)
 
     def _unknown(self, node: exp.Expr) -> SchemaError:
-        return self._refusal(f"rows are {self.done} without Spark, so not by {node.sql('spark')!r}", _KNOWN)
+        return self._refusal(f"rows are {self.done} without Spark, so not by {spelled(node)!r}", _KNOWN)
 
     def _refusal(self, why: str, remedy: str) -> SchemaError:
         return SchemaError(f"{self.subject}: {why}; use {remedy}")
@@ -428,14 +428,14 @@ def check_default(column: Column, subject: str) -> None:
         is_column = isinstance(node, exp.Column) and node.name.lower() not in _CONSTANTS
         if is_column or isinstance(node, exp.Query | exp.AggFunc | exp.Window | exp.Star):
             raise SchemaError(
-                f"{of} must be one value for all rows of a statement, found {node.sql('spark')!r}; write a "
+                f"{of} must be one value for all rows of a statement, found {spelled(node)!r}; write a "
                 "literal or an expression of literals"
             )
         if isinstance(node, _BY_CHANCE) or (
             isinstance(node, exp.Anonymous) and node.name.lower() in _NAMES_BY_CHANCE
         ):
             raise SchemaError(
-                f"{of} must be deterministic, found {node.sql('spark')!r}; give the value in the statement"
+                f"{of} must be deterministic, found {spelled(node)!r}; give the value in the statement"
             )
     node = tree.unnest()
     is_literal = isinstance(node, exp.Literal | exp.Boolean | exp.Null)

@@ -21,7 +21,7 @@ from sqlglot import exp
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
-from upsert.sql.dialect import visible_name
+from upsert.sql.dialect import spelled, visible_name
 
 OPERATORS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
@@ -164,7 +164,7 @@ def _unfit(comparison: Comparison, schema: TableSchema, zone: str | None, subjec
             f"got {comparison.operator!r}: to SQL NaN is the largest number, in files it is none"
         )
     in_zone = " with a zone, as '2020-10-01 08:00:00Z'" if (type_, zone) == (types.TIMESTAMP, None) else ""
-    found = ", ".join(value.sql("spark") for value in comparison.values)
+    found = ", ".join(spelled(value) for value in comparison.values)
     return SchemaError(
         f"{subject}: the comparison {comparison.operator!r} of column {name!r} needs literals of its type, "
         f"{types.sql_name(type_)}{in_zone}, got {found}"
@@ -196,7 +196,7 @@ def _normal(condition: exp.Expr, subject: str, *, negated: bool) -> list[list[Co
     if found is None:
         raise SchemaError(
             f"{subject}: expected comparisons of columns with literals, joined by AND, OR and NOT, found "
-            f"{condition.sql('spark')!r}; for other conditions select the rows, and give them to table.write "
+            f"{spelled(condition)!r}; for other conditions select the rows, and give them to table.write "
             "with _row_kind '-D'"
         )
     return [[found._replace(operator=_NEGATED[found.operator]) if negated else found]]

@@ -352,6 +352,7 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
         ("a INT, b AS a, CHECK (b > 0)", "unknown column 'b'"),
         ("a INT CHECK (a IN (SELECT 1))", "rows are checked without Spark, so not by 'a IN (SELECT 1)'"),
         ("a STRING CHECK (upper(a) = 'A')", "rows are checked without Spark, so not by 'UPPER(a)'"),
+        ("a STRING CHECK (regexp_replace(a, 'b') = 'c')", "so not by \"REGEXP_REPLACE(a, 'b')\""),
         ("a STRING CHECK (a LIKE ANY ('x', 'y'))", "so not by \"ANY ('x', 'y')\""),
         ("a STRING CHECK (a LIKE 'x' ESCAPE '/')", "so not by"),
         ("a TIMESTAMP CHECK (a > '2020-01-01')", "is no TIMESTAMP (it must say its zone)"),
