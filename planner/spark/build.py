@@ -8,10 +8,10 @@ topic that is read with other options than the user's, and for aggregates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, assert_never
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 import deltajoin
 from deltajoin.aggregate.source import read_aggregate
@@ -55,6 +55,7 @@ from upsert import types
 from upsert.lookups.options import LookupTable
 from upsert.managed.frames import read_changes
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.spark.java import column_of
 from upsert.store.predicate import where_to_json
 from upsert.stream_keys import UPSERTS_MARK
 
@@ -86,7 +87,7 @@ class _Builder:
                 return _lookup_aggregate(self.catalyst, plan, self.shards)
             case SignedAggregate(child):
                 sums = SumsOf(plan)
-                rows = _without_marks(self.catalyst.dataframe(self.node(child)))
+                rows = self.catalyst.dataframe(self.catalyst.unmarked(self.node(child)))
                 return sums.results(self.catalyst, sums.by_group(rows))
             case Enriched(child):
                 return self.enriched(plan, self.node(child))
@@ -343,7 +344,8 @@ class SumsOf:
     def by_group(self, rows: DataFrame) -> DataFrame:
         """The sums over some rows with their kinds, by group."""
         rows = _with_columns(rows, self._sums.parts)
-        return rows.groupBy(*self.groups).agg(*(F.expr(sql).alias(name) for sql, name in self.kept.items()))
+        sums = (f"{sql} AS {types.quoted(name)}" for sql, name in self.kept.items())
+        return rows.groupBy(*self.groups).agg(*map(partial(column_of, rows.sparkSession), sums))
 
     def results(self, catalyst: Catalyst, groups: DataFrame) -> JavaObject:
         """The columns of the user's aggregate, and the kind, of the sums of some groups."""
@@ -361,13 +363,14 @@ class SumsOf:
 
     def _made(self, groups: DataFrame) -> DataFrame:
         made = [
-            F.expr(text).alias(f"{name}_{number}")
+            f"{text} AS {name}_{number}"
             for number, result in enumerate(self._results)
             for name, text in (("result", result.value), ("count", result.count))
             if text is not None
         ]
         groups = _with_columns(groups, self._sums.derived)
-        return groups.select(*self.groups, *made, F.expr(self._kind).alias(ROW_KIND_COLUMN))
+        by = map(types.quoted, self.groups)
+        return groups.selectExpr(*by, *made, f"{self._kind} AS {ROW_KIND_COLUMN}")
 
 
 def _lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> JavaObject:
@@ -402,14 +405,6 @@ def _lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) ->
     return catalyst.project([*named, kind], source)
 
 
-def _without_marks(rows: DataFrame) -> DataFrame:
-    """The rows with nothing attached to their columns.
-
-    A watermark would let Spark drop changes that come late, and forget groups that may yet change.
-    """
-    return rows.select(*(F.col(name).alias(name, metadata={}) for name in rows.columns))
-
-
 def _marked_kind(catalyst: Catalyst, plan: Plan, number: int, kind: JavaObject) -> JavaObject:
     """A kind that says whose upserts it marks, for `write_changes` and for the planner itself."""
     return catalyst.alias(kind, ROW_KIND_COLUMN, number, {UPSERTS_MARK: upsert_key(plan).to_text()})
@@ -428,7 +423,11 @@ def _kind_if(catalyst: Catalyst, kind: JavaObject, condition: JavaObject) -> Jav
 
 def _with_columns(df: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     """The frame with columns by their Spark SQL; one may use those before it."""
-    return df.select("*", *(F.expr(sql).alias(name) for sql, name in columns.items())) if columns else df
+    return (
+        df.selectExpr("*", *(f"{sql} AS {types.quoted(name)}" for sql, name in columns.items()))
+        if columns
+        else df
+    )
 
 
 def _groups(

@@ -22,7 +22,17 @@ from pyspark.sql.types import StructType
 from planner.spark.versions import constructors
 from upsert.spark.batches import local_rows
 from upsert.spark.connect import needs_classic
-from upsert.spark.java import class_name, frame_of, is_a, items_of, java_of, object_of, seq_of, texts_of
+from upsert.spark.java import (
+    class_name,
+    frame_of,
+    is_a,
+    items_of,
+    java_of,
+    object_of,
+    remembered,
+    seq_of,
+    texts_of,
+)
 from upsert.spark.literals import python_value
 from upsert.spark.reads import read_of
 
@@ -41,7 +51,16 @@ _ATTRIBUTE: Final = re.compile(r"(.*)#(\d+): ([^#]+)", re.DOTALL)
 _ID: Final = re.compile(r"#\d+")
 
 _ALL: Final = 2**31 - 1
+
+_PARTS: Final = {
+    "LeafLike": (),
+    "UnaryLike": ("child",),
+    "BinaryLike": ("left", "right"),
+    "TernaryLike": ("first", "second", "third"),
+}
+"""What the children of some kinds of nodes and expressions are called; to take them from a list is dearer."""
 _PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
+_TREES: Final = "org.apache.spark.sql.catalyst.trees"
 
 
 class FirstOrder(NamedTuple):
@@ -155,11 +174,20 @@ class Catalyst:
 
     def children(self, thing: JavaObject) -> list[JavaObject]:
         """The inputs of a node, or the arguments of an expression."""
-        return items_of(thing.children())
+        return remembered(thing, "children", self._children)
+
+    def _children(self, thing: JavaObject) -> list[JavaObject]:
+        name = class_name(thing)
+        if name not in _NAMES_OF_PARTS:
+            kinds = (kind for kind in _PARTS if is_a(self.session, thing, f"{_TREES}.{kind}"))
+            _NAMES_OF_PARTS[name] = next((_PARTS[kind] for kind in kinds), None)
+        if (names := _NAMES_OF_PARTS[name]) is None:
+            return items_of(thing.children())
+        return [getattr(thing, part)() for part in names]
 
     def output(self, node: JavaObject) -> list[JavaObject]:
         """The attributes that a node puts out."""
-        return items_of(node.output())
+        return remembered(node, "output", lambda one: items_of(one.output()))
 
     def first_id(self, node: JavaObject) -> int:
         """Id of the first attribute that a node puts out; -1 if it has none."""
@@ -206,11 +234,7 @@ class Catalyst:
 
     def projected(self, node: JavaObject) -> list[JavaObject]:
         """The named expressions of a Project."""
-        return items_of(node.projectList())
-
-    def last_projected(self, node: JavaObject) -> JavaObject | None:
-        """The last of the named expressions of a Project; None if it has none."""
-        return _given(node.projectList().lastOption())
+        return remembered(node, "projected", lambda one: items_of(one.projectList()))
 
     def row_number(self, node: JavaObject) -> int | None:
         """How many rows a limit or an offset says; None if that is no number."""
@@ -339,30 +363,26 @@ class Catalyst:
 
     def id_of(self, attribute: JavaObject) -> int:
         """Id of an attribute, or of the variable of a function with an arrow."""
-        return int(attribute.exprId().id())
+        return remembered(attribute, "attribute", self._attribute)[0]
 
     def attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
         """Id, name and type of an attribute or an alias."""
-        number, name, type_name = self._shown(attribute) or (
-            int(attribute.exprId().id()),
-            str(attribute.name()),
-            self.type_name(attribute),
-        )
-        self._attributes.setdefault(number, attribute)
-        return number, name, type_name
+        found = remembered(attribute, "attribute", self._attribute)
+        self._attributes.setdefault(found[0], attribute)
+        return found
 
-    def _shown(self, attribute: JavaObject) -> tuple[int, str, str] | None:
-        """Id, name and type in one crossing, not in seven; None of what is shown in another way.
-
-        An alias ends with its id, and the type of a struct has names in it.
-        """
-        text = str(attribute.simpleString(_ALL))
+    def _attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
+        """Id, name and type in one crossing, not in seven; the type of a struct has names in it."""
+        shown = attribute.toAttribute() if class_name(attribute) == "Alias" else attribute
+        text = str(shown.simpleString(_ALL))
         found = None if "struct<" in text else _ATTRIBUTE.fullmatch(text)
-        return None if found is None else (int(found[2]), found[1], found[3])
+        if found is None:
+            return int(attribute.exprId().id()), str(attribute.name()), self.type_name(attribute)
+        return int(found[2]), found[1], found[3]
 
     def type_name(self, expr: JavaObject) -> str:
         """Type of an expression, as Spark SQL spells it."""
-        return str(expr.dataType().simpleString())
+        return remembered(expr, "type", lambda one: str(one.dataType().simpleString()))
 
     def metadata(self, attribute: JavaObject) -> dict[str, Any]:
         """What is attached to an attribute, as JSON has it."""
@@ -395,13 +415,16 @@ class Catalyst:
         except (Py4JJavaError, PySparkException) as cause:
             raise ValueError(f"the constant {self.text(expr)} cannot be computed") from cause
 
-    def is_deterministic(self, expr: JavaObject) -> bool:
-        """Whether Catalyst calls the expression, with all its arguments, deterministic."""
-        return bool(expr.deterministic())
+    def is_deterministic(self, thing: JavaObject) -> bool:
+        """Whether Catalyst calls an expression, with all its arguments, or a whole plan deterministic."""
+        return remembered(thing, "deterministic", lambda one: bool(one.deterministic()))
 
     def has_plan(self, expr: JavaObject) -> bool:
         """Whether the expression is a subquery."""
-        return is_a(self.session, expr, _PLAN_EXPRESSION)
+        name = class_name(expr)
+        if name not in _PLANS:
+            _PLANS[name] = is_a(self.session, expr, _PLAN_EXPRESSION)
+        return _PLANS[name]
 
     def replacement(self, expr: JavaObject) -> JavaObject | None:
         """What Spark computes in place of a RuntimeReplaceable; None for any other expression.
@@ -419,8 +442,10 @@ class Catalyst:
         return "CURRENT_LIKE" in self._patterns(expr) or class_name(expr) == "SparkVersion"
 
     def _patterns(self, expr: JavaObject) -> frozenset[str]:
-        """Catalyst's own marks of an expression, by which its rules find what they are about."""
-        return frozenset(str(expr.nodePatterns().mkString(",")).split(","))
+        name = class_name(expr)
+        if name not in _MARKS:
+            _MARKS[name] = frozenset(str(expr.nodePatterns().mkString(",")).split(","))
+        return _MARKS[name]
 
     @cached_property
     def _made(self) -> Any:
@@ -444,7 +469,7 @@ class Catalyst:
         """Output attributes of a node by the planner's column ids."""
         found = {}
         for attribute in self.output(node):
-            number = int(attribute.exprId().id())
+            number = self.id_of(attribute)
             found[self._numbers.get(number, number)] = attribute
         return found
 
@@ -462,10 +487,27 @@ class Catalyst:
                 self._numbers[int(self._expr_ids[number].id())] = number
         explicit = self._none
         if metadata is not None:
-            attached = self._jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(metadata)))
-            explicit = self._jvm.scala.Option.apply(attached)
+            explicit = self._attached(metadata) if metadata else self._nothing
         qualifier = self._seq([]) if read is None else read.qualifier()
         return self._made.Alias(expr, name, self._expr_ids[number], qualifier, explicit, self._seq([]))
+
+    def unmarked(self, node: JavaObject) -> JavaObject:
+        """The node under a Project that takes away what is attached to its columns.
+
+        A watermark would let Spark drop changes that come late, and forget groups that may yet change.
+        """
+        columns = [(one, self.attribute(one)[1]) for one in self.output(node)]
+        bare = (self._renamed(one, name, self._new_id(), self._nothing) for one, name in columns)
+        return self.project(bare, node)
+
+    @cached_property
+    def _nothing(self) -> JavaObject:
+        """Nothing attached to a column, where it would else inherit what is."""
+        return self._attached({})
+
+    def _attached(self, metadata: Mapping[str, str]) -> JavaObject:
+        attached = self._jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(metadata)))
+        return self._jvm.scala.Option.apply(attached)
 
     def named(self, expr: JavaObject, name: str) -> JavaObject:
         """The expression under a name and a new id."""
@@ -473,8 +515,9 @@ class Catalyst:
 
     def substituted(self, expr: JavaObject, known: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
         """The expression with each part that means the same as the first of a pair replaced by the second."""
+        meaning = _meaning(expr)
         for old, new in known:
-            if expr.semanticEquals(old):
+            if _meaning(old) == meaning and expr.semanticEquals(old):
                 return new
         return self.with_changed_children(expr, lambda part: self.substituted(part, known))
 
@@ -648,9 +691,9 @@ class Catalyst:
 
     def _apart(self, node: JavaObject, other: JavaObject) -> JavaObject:
         """The node with new ids for the columns that another one puts out under the same ids."""
-        taken = {int(column.exprId().id()) for column in self.output(other)}
+        taken = set(map(self.id_of, self.output(other)))
         columns = self.output(node)
-        clashing = [int(column.exprId().id()) in taken for column in columns]
+        clashing = [self.id_of(column) in taken for column in columns]
         if not any(clashing):
             return node
         renamed = (
@@ -662,9 +705,12 @@ class Catalyst:
     def _new_id(self) -> JavaObject:
         return self._made.NamedExpression.newExprId()
 
-    def _renamed(self, expr: JavaObject, name: str, number: JavaObject) -> JavaObject:
-        """An expression under a name and an id, with nothing attached but what it has."""
-        return self._made.Alias(expr, name, number, self._seq([]), self._none, self._seq([]))
+    def _renamed(
+        self, expr: JavaObject, name: str, number: JavaObject, attached: JavaObject | None = None
+    ) -> JavaObject:
+        """An expression under a name and an id, with what is attached to it, or what replaces that."""
+        explicit = self._none if attached is None else attached
+        return self._made.Alias(expr, name, number, self._seq([]), explicit, self._seq([]))
 
     def sliding_windows(self, node: JavaObject, child: JavaObject) -> JavaObject:
         """An Expand with one column of its own, the first, over another input, whose columns it passes on."""
@@ -726,6 +772,15 @@ class Catalyst:
         return seq_of(self.session, made)
 
 
+_NAMES_OF_PARTS: Final[dict[str, tuple[str, ...] | None]] = {}
+"""What the children of a class of nodes or expressions are called; None of those that have a list of them."""
+
+_MARKS: Final[dict[str, frozenset[str]]] = {}
+"""Catalyst's own marks of a class of expressions, by which its rules find what they are about."""
+
+_PLANS: Final[dict[str, bool]] = {}
+"""Whether a class of expressions is one of subqueries."""
+
 _DETAILS: Final[dict[str, tuple[int, ...]]] = {}
 """Where the constructor of a class of expressions takes what is no child and says what it computes."""
 
@@ -748,6 +803,11 @@ def _places_of_details(expr: JavaObject) -> Iterator[int]:
 def defaults_of(scala_class: JavaObject, first: int, last: int) -> list[JavaObject]:
     """The values that arguments of a constructor have where they are not given."""
     return [getattr(scala_class, f"$lessinit$greater$default${n}")() for n in range(first, last + 1)]
+
+
+def _meaning(expr: JavaObject) -> int:
+    """A number that expressions have in common which mean the same."""
+    return remembered(expr, "meaning", lambda one: int(one.semanticHash()))
 
 
 def _given(option: JavaObject) -> JavaObject | None:

@@ -129,7 +129,7 @@ _WRAPPERS: Final = {
 
 def read_plan(catalyst: Catalyst, df: DataFrame) -> Plan:
     """The analysed plan of a DataFrame."""
-    return _Reader(catalyst).node(catalyst.analyzed(df))
+    return _Reader(catalyst).plan(catalyst.analyzed(df))
 
 
 class _Reader:
@@ -141,6 +141,13 @@ class _Reader:
         self.tables: dict[str, Table] = {}
         # of the functions with arrows around what is read: the number of each, by its id
         self.variables: Mapping[int, str] = {}
+        # whether that is known of all expressions that are read, without asking for each
+        self.are_deterministic = False
+
+    def plan(self, node: JavaObject) -> Plan:
+        """A whole plan."""
+        self.are_deterministic = self.catalyst.is_deterministic(node)
+        return self.node(node)
 
     def node(self, node: JavaObject) -> Plan:
         name, ref = class_name(node), self.catalyst.keep(node)
@@ -255,7 +262,7 @@ class _Reader:
 
     def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
         """What is attached to the last column of a Project, if it is computed there."""
-        last = self.catalyst.last_projected(node)
+        *_, last = self.catalyst.projected(node) or [None]
         is_alias = last is not None and class_name(last) == "Alias"
         return self.catalyst.metadata(last) if is_alias else {}
 
@@ -403,7 +410,8 @@ class _Reader:
             return Call(SUBQUERY, args, ref=ref)
         if self.catalyst.is_filled_in(expr):
             return Call(name, args, is_filled_in=True, ref=ref)
-        is_deterministic = self.catalyst.is_deterministic(expr) or any(map(_is_unstable, args))
+        is_known = self.are_deterministic or self.catalyst.is_deterministic(expr)
+        is_deterministic = is_known or any(map(_is_unstable, args))
         detail = "" if name in _DEFAULTS else self.catalyst.detail(expr)
         return Call(self.variant(name, expr), args, is_deterministic, detail=detail, ref=ref)
 
@@ -419,7 +427,10 @@ class _Reader:
 
     def replaced(self, replacement: JavaObject, ref: int) -> Expr:
         """What Spark computes in place of an expression; the plan that is built keeps what the user wrote."""
+        known = self.are_deterministic
+        self.are_deterministic = known and self.catalyst.is_deterministic(replacement)
         value = self.expr(replacement)
+        self.are_deterministic = known
         return value if isinstance(value, Column) else replace(value, ref=ref)
 
     def variant(self, name: str, expr: JavaObject) -> str:
@@ -483,7 +494,7 @@ class OperatorReader:
 
     def node(self, plan: JavaObject) -> Plan:
         """A plan."""
-        return self._reader.node(plan)
+        return self._reader.plan(plan)
 
     def orders(self, node: Opaque) -> list[Order]:
         """By what a Sort orders rows."""

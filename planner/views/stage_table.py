@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from planner.plan.nodes import Plan
@@ -41,7 +40,7 @@ from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
-from upsert.types import is_scalar
+from upsert.types import is_scalar, quoted
 
 _GROUP: Final = "group_"
 _IS_NULL: Final = "is_null_"
@@ -52,18 +51,18 @@ _ALL: Final = "all_rows"
 _KEY: Final = "key_"
 """What those begin with of a key of results."""
 
-_DEFAULTS: Final[Mapping[type[t.DataType], object]] = {
-    t.BooleanType: False,
-    t.ByteType: 0,
-    t.ShortType: 0,
-    t.IntegerType: 0,
-    t.LongType: 0,
-    t.DecimalType: 0,
-    t.StringType: "",
-    t.BinaryType: b"",
-    t.DateType: "1970-01-01",
-    t.TimestampType: "1970-01-01 00:00:00",
-    t.TimestampNTZType: "1970-01-01 00:00:00",
+_DEFAULTS: Final[Mapping[type[t.DataType], str]] = {
+    t.BooleanType: "false",
+    t.ByteType: "0",
+    t.ShortType: "0",
+    t.IntegerType: "0",
+    t.LongType: "0",
+    t.DecimalType: "0",
+    t.StringType: "''",
+    t.BinaryType: "X''",
+    t.DateType: "'1970-01-01'",
+    t.TimestampType: "'1970-01-01 00:00:00'",
+    t.TimestampNTZType: "'1970-01-01 00:00:00'",
 }
 """Types that a group can have as a key, and what stands for NULL in a column that must have a value."""
 
@@ -109,8 +108,10 @@ class StageTable(RowsTable):
     def results(self, kept: DataFrame) -> DataFrame:
         """The aggregate's columns and their kind, made of rows of the table."""
         fields = enumerate(self.groups)
-        values = (_value(field.dataType, str(number)).alias(field.name) for number, field in fields)
-        groups = kept.select(*values, *self.sums.kept.values())
+        values = (
+            f"{_value(field.dataType, str(number))} AS {quoted(field.name)}" for number, field in fields
+        )
+        groups = kept.selectExpr(*values, *map(quoted, self.sums.kept.values()))
         catalyst = self.planning.catalyst
         return catalyst.dataframe(self.sums.results(catalyst, groups))
 
@@ -121,9 +122,12 @@ class StageTable(RowsTable):
         """
         session = self.planning.catalyst.session
         changes = frames.read_changes(session, self.path, scan_source="files")
-        kind, count = F.col(ROW_KIND_COLUMN), self.sums.count
-        left = F.when(kind == RowKind.DELETE.value, F.lit(0).cast("bigint")).otherwise(F.col(count))
-        return self.results(changes.where(kind != RowKind.UPDATE_BEFORE.value).withColumn(count, left))
+        count = quoted(self.sums.count)
+        left = f"CASE WHEN {ROW_KIND_COLUMN} = '{RowKind.DELETE}' THEN 0L ELSE {count} END AS {count}"
+        sums = (left if name == self.sums.count else quoted(name) for name in changes.columns)
+        return self.results(
+            changes.where(f"{ROW_KIND_COLUMN} <> '{RowKind.UPDATE_BEFORE}'").selectExpr(*sums)
+        )
 
 
 def stage_table(planning: Planning, stage: Stage) -> StageTable | None:
@@ -135,7 +139,7 @@ def stage_table(planning: Planning, stage: Stage) -> StageTable | None:
         return None
     more = *sums.kept, groups.json()
     name = meaning_of(planning.catalyst, stage.node, stage.text, stage.tables, *more)
-    all_rows = _keyed(sums, groups, rows.withColumn(ROW_KIND_COLUMN, F.lit(RowKind.INSERT.value)))
+    all_rows = _keyed(sums, groups, rows.selectExpr("*", f"'{RowKind.INSERT}' AS {ROW_KIND_COLUMN}"))
     changes = _keyed(sums, groups, planning.built(stage.changes.child))
     added = {f"fields.{one}.aggregate-function": "sum" for one in sums.kept.values()}
     key = [one for one in all_rows.columns if one not in sums.kept.values()]
@@ -164,14 +168,16 @@ def stage_table(planning: Planning, stage: Stage) -> StageTable | None:
 
 def _keyed(sums: SumsOf, groups: t.StructType, rows: DataFrame) -> DataFrame:
     """The sums of some rows by group, as the table has them."""
-    key = [] if groups.fields else [F.lit(0).alias(_ALL)]
+    key = [] if groups.fields else [f"0 AS {_ALL}"]
     for number, group in enumerate(groups):
-        key += _key_of(F.col(group.name), group.dataType, _GROUP, str(number))
-    return sums.by_group(rows).select(*key, *sums.kept.values())
+        key += _key_of(quoted(group.name), group.dataType, _GROUP, str(number))
+    return sums.by_group(rows).selectExpr(*key, *map(quoted, sums.kept.values()))
 
 
-def _key_of(value: Column, type_: t.DataType, kind: str, number: str) -> list[Column]:
+def _key_of(value: str, type_: t.DataType, kind: str, number: str) -> list[str]:
     """The columns of a key for a value that may be NULL, or for those of a struct: none of them is NULL.
+
+    In Spark SQL, as all columns here: a call for each of the functions of PySpark takes a dozen crossings.
 
     Args:
         value: of a type for which `_can_be_key` holds.
@@ -179,28 +185,25 @@ def _key_of(value: Column, type_: t.DataType, kind: str, number: str) -> list[Co
         kind: what begins the names of the columns for values.
         number: what ends all of their names.
     """
-    is_null = value.isNull().alias(f"{_IS_NULL}{number}")
+    is_null = f"{value} IS NULL AS {_IS_NULL}{number}"
     if isinstance(type_, t.StructType):
-        fields = ((value.getField(one.name), one.dataType) for one in type_.fields)
+        fields = ((f"{value}.{quoted(one.name)}", one.dataType) for one in type_.fields)
         inner = (_key_of(*one, kind, f"{number}_{place}") for place, one in enumerate(fields))
         return [*(column for columns in inner for column in columns), is_null]
-    default = F.lit(_DEFAULTS[type(type_)]).cast(type_)
-    return [F.coalesce(value, default).alias(f"{kind}{number}"), is_null]
+    default = f"CAST({_DEFAULTS[type(type_)]} AS {type_.simpleString()})"
+    return [f"coalesce({value}, {default}) AS {kind}{number}", is_null]
 
 
-def _value(type_: t.DataType, number: str) -> Column:
+def _value(type_: t.DataType, number: str) -> str:
     """The value of a group, made of the columns of its key."""
-    value = (
-        F.col(f"{_GROUP}{number}")
-        if not isinstance(type_, t.StructType)
-        else F.struct(
-            *(
-                _value(one.dataType, f"{number}_{place}").alias(one.name)
-                for place, one in enumerate(type_.fields)
-            )
+    value = f"{_GROUP}{number}"
+    if isinstance(type_, t.StructType):
+        fields = (
+            f"{_value(one.dataType, f'{number}_{place}')} AS {quoted(one.name)}"
+            for place, one in enumerate(type_.fields)
         )
-    )
-    return F.when(~F.col(f"{_IS_NULL}{number}"), value)
+        value = f"struct({', '.join(fields)})"
+    return f"CASE WHEN NOT {_IS_NULL}{number} THEN {value} END"
 
 
 def _can_be_key(type_: t.DataType) -> bool:
@@ -240,7 +243,7 @@ def result_table(planning: Planning, stage: StageTable, plan: Plan) -> RowsTable
 
 def _without_gone(results: DataFrame) -> DataFrame:
     """The results of the groups that have rows: a stage has others too."""
-    return results.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value)
+    return results.where(f"{ROW_KIND_COLUMN} <> '{RowKind.DELETE}'")
 
 
 def _with_key(results: DataFrame, groups: Sequence[int]) -> tuple[DataFrame, tuple[str, ...]]:
@@ -249,16 +252,16 @@ def _with_key(results: DataFrame, groups: Sequence[int]) -> tuple[DataFrame, tup
     The key has columns of its own where a group may be NULL, or is of several fields, which no key may be.
     """
     names = [f"{COLUMN}{number}" for number in range(len(results.columns) - 1)]
-    numbered, key, more = results.toDF(*names, ROW_KIND_COLUMN), list[str](), list[Column]()
+    numbered, key, more = results.toDF(*names, ROW_KIND_COLUMN), list[str](), list[str]()
     for number in groups:
         field = numbered.schema[number]
         if field.nullable or isinstance(field.dataType, t.StructType):
-            parts = _key_of(F.col(field.name), field.dataType, _KEY, str(number))
+            parts = _key_of(field.name, field.dataType, _KEY, str(number))
             more += parts
-            key += numbered.select(*parts).columns
+            key += (part.rpartition(" AS ")[2] for part in parts)
         else:
             key.append(field.name)
-    return numbered.select(*names, *more, ROW_KIND_COLUMN), tuple(key)
+    return numbered.selectExpr(*names, *more, ROW_KIND_COLUMN), tuple(key)
 
 
 def _indexes(columns: Sequence[TableColumn], by: Sequence[tuple[int, ...]]) -> tuple[Index, ...]:

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import GatewayClient, JavaClass, JavaMember, JavaPackage
 from py4j.protocol import STATIC_PREFIX
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from upsert.spark.connect import is_connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 _names: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
 _classes: WeakKeyDictionary[SparkContext, dict[str, Any]] = WeakKeyDictionary()
 _mappers: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 
-_CLASS_NAME: Final = "_upsert_class_name"
-"""What keeps its class in Python's side of an object of Java's, which no Java method is called."""
+_REMEMBERED: Final = "_upsert_"
+"""What begins the names of what is kept in Python's side of an object of Java's; no Java method has it."""
 
 _CLASS_UTILS: Final = "org.apache.commons.lang3.ClassUtils"
 
@@ -61,12 +66,17 @@ def is_a(spark: SparkSession, thing: Any, name: str) -> bool:
     return bool(found.isInstance(thing))
 
 
+def remembered(thing: Any, name: str, ask: Callable[[Any], T]) -> T:
+    """What is asked of an object of Java's that never changes, as plans do not; asked for once."""
+    known, kept = vars(thing), f"{_REMEMBERED}{name}"
+    if kept not in known:
+        known[kept] = ask(thing)
+    return cast("T", known[kept])
+
+
 def class_name(thing: Any) -> str:
     """The class of an object of Java's or Scala's, without its package; asked for once."""
-    known = vars(thing)
-    if _CLASS_NAME not in known:
-        known[_CLASS_NAME] = str(_class_names(thing._gateway_client)(thing, ""))
-    return cast("str", known[_CLASS_NAME])
+    return remembered(thing, "class", lambda one: str(_class_names(one._gateway_client)(one)))
 
 
 @lru_cache(maxsize=4)
@@ -88,6 +98,11 @@ def items_of(seq: Any) -> list[Any]:
 def seq_of(spark: SparkSession, items: Any) -> Any:
     """A list of Python's or Java's as a sequence of Scala."""
     return java_of(spark).org.apache.spark.api.python.PythonUtils.toSeq(items)
+
+
+def column_of(spark: SparkSession, sql: str) -> Column:
+    """A column by its Spark SQL, in one call; each function of PySpark's takes a dozen."""
+    return Column(java_of(spark).org.apache.spark.sql.functions.expr(sql))
 
 
 def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
