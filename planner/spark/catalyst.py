@@ -339,6 +339,10 @@ class Catalyst:
         """The expressions of the PARTITION BY of a Window."""
         return items_of(node.partitionSpec())
 
+    def put_out(self, alias: JavaObject) -> JavaObject:
+        """The attribute that an alias is above the node that has it."""
+        return remembered(alias, "put out", lambda one: one.toAttribute())
+
     def evaluated(self, node: JavaObject) -> list[JavaObject]:
         """The expressions of a node."""
         return items_of(node.expressions())
@@ -373,8 +377,7 @@ class Catalyst:
 
     def _attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
         """Id, name and type in one crossing, not in seven; the type of a struct has names in it."""
-        shown = attribute.toAttribute() if class_name(attribute) == "Alias" else attribute
-        text = str(shown.simpleString(_ALL))
+        text = str(attribute.simpleString(_ALL))
         found = None if "struct<" in text else _ATTRIBUTE.fullmatch(text)
         if found is None:
             return int(attribute.exprId().id()), str(attribute.name()), self.type_name(attribute)
@@ -394,7 +397,7 @@ class Catalyst:
 
     def text(self, expr: JavaObject) -> str:
         """The expression in SQL."""
-        return str(expr.sql())
+        return remembered(expr, "sql", lambda one: str(one.sql()))
 
     def shown(self, expr: JavaObject) -> str:
         """The expression as Spark shows it in a plan, without ids."""

@@ -111,6 +111,10 @@ _DEFAULTS: Final = {
 _ROUNDED: Final = frozenset({"DecimalDivideWithOverflowCheck", *OF_DECIMALS})
 """Expressions of decimals that are rounded to their type; an `OperatorReader` adds it to their arguments."""
 
+_OF_BOTH: Final = frozenset({"inner", "cross"})
+_OF_LEFT: Final = frozenset({"left semi", "left anti"})
+"""Joins that have columns as their inputs have them, by whose columns these are."""
+
 _MIRROR: Final = "mirror.path"
 _APART: Final = "mirror.not-given"
 _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
@@ -176,7 +180,7 @@ class _Reader:
             case "Join", (left, right) if (kind := self.catalyst.join_type(node)) is not None:
                 found = self.catalyst.condition(node)
                 condition = None if found is None else self.expr(found)
-                return Join(left, right, kind, condition, self.output(node), ref=ref)
+                return Join(left, right, kind, condition, self.joined(node, kind, left, right), ref=ref)
             case "Union", (_, *_):
                 return Union(inputs, ref=ref)
             case "Generate", (child,):
@@ -198,6 +202,13 @@ class _Reader:
             name = "Unpivot"  # by its name in SQL; of groupings Spark numbers the rows
         found = Opaque(name, inputs, columns, ref=ref)
         return self.unknown(found, node) if self.asks_marks else found
+
+    def joined(self, node: JavaObject, kind: str, left: Plan, right: Plan) -> tuple[Column, ...]:
+        """The columns of a join: those of its inputs, of which those of an outer join may be NULL now."""
+        inputs = (left, right) if kind in _OF_BOTH else (left,) if kind in _OF_LEFT else ()
+        columns = tuple(column for one in inputs for column in one.columns)
+        are_known = all(map(_says_columns, inputs)) and all(column.ref is not None for column in columns)
+        return columns if inputs and are_known else self.output(node)
 
     def marked(self, node: JavaObject, marks: Mapping[str, Any], ref: int) -> Plan | None:
         """What a Project stands for that has a mark of ours; None for another one."""
@@ -351,7 +362,7 @@ class _Reader:
         value = self.expr(expr)
         if isinstance(value, Column):
             return Output(value, value)
-        column, ref = Column(*self.catalyst.attribute(expr)), self.catalyst.keep(expr)
+        column, ref = Column(*self.catalyst.attribute(self.catalyst.put_out(expr))), self.catalyst.keep(expr)
         computed = value.args[0] if isinstance(value, Call) and value.name == "Alias" else value
         return Output(column, computed, ref=ref)
 
@@ -511,6 +522,16 @@ class OperatorReader:
         """How many rows a limit lets through; None if that is computed."""
         assert node.ref is not None
         return self.catalyst.row_number(self.catalyst.kept(node.ref))
+
+
+def _says_columns(plan: Plan) -> bool:
+    """Whether the columns that were read of a node are just those that it puts out.
+
+    Others pass on columns with another name before theirs, a watermark, or NULL where there was none.
+    """
+    while isinstance(plan, Filter):
+        plan = plan.child
+    return isinstance(plan, Aggregate | Distinct | Join | Opaque | Project | Relation)
 
 
 def _upserts(marks: Mapping[str, Any]) -> Upserts | None:

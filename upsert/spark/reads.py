@@ -43,7 +43,7 @@ from upsert.spark.batches import arrow_schema, frame_of_rows, has_variant, read_
 from upsert.spark.columns import check_spark_has
 from upsert.spark.connect import is_connect
 from upsert.spark.formats import FORMAT, active
-from upsert.spark.java import class_name, items_of, java_of, object_of, seq_of, texts_of
+from upsert.spark.java import class_name, items_of, java_of, object_of, remembered, seq_of, texts_of
 from upsert.store.read.steps import StepSize
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def read_of(spark: SparkSession, node: Any) -> tuple[str, dict[str, str]]:
 
 def _function(node: Any) -> str:
     """The name of the function that a node of ``mapInArrow`` calls."""
-    return str(items_of(node.expressions())[0].name())
+    return remembered(node, "function", lambda one: str(one.expressions().head().name()))
 
 
 def _is_small(spark: SparkSession, size: StepSize, asked: StructType) -> bool:
