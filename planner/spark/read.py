@@ -529,9 +529,9 @@ def _says_columns(plan: Plan) -> bool:
 
     Others pass on columns with another name before theirs, a watermark, or NULL where there was none.
     """
-    while isinstance(plan, Filter):
+    while isinstance(plan, Filter | Distinct):
         plan = plan.child
-    return isinstance(plan, Aggregate | Distinct | Join | Opaque | Project | Relation)
+    return isinstance(plan, Aggregate | Join | Opaque | Project | Relation)
 
 
 def _upserts(marks: Mapping[str, Any]) -> Upserts | None:

@@ -1,12 +1,15 @@
 """Expressions as the planner reads them: what they are given beside their arguments tells them apart."""
 
 import re
+import threading
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from planner.plan.nodes import Aggregate, Generate, Plan, Project
+from planner.plan.expressions import walk_expression
+from planner.plan.nodes import Aggregate, Generate, Join, Plan, Project
 from planner.plan.trees import walk
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
@@ -58,3 +61,27 @@ def test_a_generator_that_gives_a_row_in_any_case_is_another_one(spark: SparkSes
     inner, outer = (next(node for node in walk(plan) if isinstance(node, Generate)) for plan in plans)
     assert str(inner).startswith("Generate Explode")
     assert str(outer).startswith("Generate outer Explode")
+
+
+def test_plans_are_read_in_few_calls(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call takes some 0.1 ms of both processes; plans have thousands of expressions, joins many columns."""
+    client, here, calls = spark.sparkContext._gateway._gateway_client, threading.get_ident(), 0
+    send = client.send_command
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += threading.get_ident() == here  # another thread says which objects are gone
+        return send(*args, **options)
+
+    tables = " JOIN ".join(
+        f"(SELECT {n} AS n, id AS a, id AS b, id AS c FROM range(1)) t{n}" for n in range(5)
+    )
+    df = spark.sql(f"SELECT {' + '.join(f't0.a * {n}L' for n in range(50))} AS sum FROM {tables}")
+    monkeypatch.setattr(client, "send_command", counted)
+    for _ in range(2):  # what there is to know of classes is known then
+        calls = 0
+        plan = read_plan(Catalyst(df), df)
+    assert isinstance(plan, Project)
+    parts = sum(1 for _ in walk_expression(plan.outputs[0].value))
+    columns = sum(len(one.columns) for one in walk(plan) if isinstance(one, Join))
+    assert calls < 5 * parts + 3 * columns + 100
