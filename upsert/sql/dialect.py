@@ -214,6 +214,12 @@ class QueryDialect(Spark):
             found: exp.Expr | None = self._parse_alias(self._parse_bitwise())
             return found
 
+        def _parse_derived_table_values(self, *args: Any, **given: Any) -> exp.Values | None:
+            """As sqlglot, but brackets in which ``VALUES`` goes on, by UNION or LIMIT, hold a query."""
+            read = super()._parse_derived_table_values
+            found: exp.Values | None = self._try_parse(lambda: read(*args, **given))
+            return found
+
         def _parse_select(self, *args: Any, **given: Any) -> exp.Expr | None:
             found: exp.Expr | None = super()._parse_select(*args, **given)
             if isinstance(found, exp.Values) and self._match(TokenType.PIPE_GT, advance=False):

@@ -41,6 +41,7 @@ def over(text: str, *views: str | None) -> str:
         ("SELECT 'FROM x' FROM t -- FROM y", ["t"]),
         ("FROM t SELECT a", ["t"]),
         ("WITH w AS (TABLE t) (TABLE w) UNION ALL TABLE u MINUS TABLE db.`v x`", ["t", "u", "db.v x"]),
+        ("SELECT 1 FROM (VALUES (1) UNION ALL TABLE t ORDER BY 1 LIMIT 1) JOIN (VALUES (2))", ["t"]),
         ("VALUES (1) AS w(a) |> JOIN t |> WHERE EXISTS (TABLE u |> SELECT b)", ["t", "u"]),
         ("SELECT (table), table FROM t WHERE (table IS NULL) OR (table IN (1))", ["t"]),
         ("SELECT table.a FROM (SELECT a, b FROM t) table GROUP BY a", ["t"]),
