@@ -466,10 +466,8 @@ def test_a_sink_without_the_rows_of_some_micro_batches_goes_on(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "seed",
-    [0, *(pytest.param(seed, marks=[pytest.mark.long, pytest.mark.minutes]) for seed in range(1, 40))],
-)
+@pytest.mark.long  # each refusal and each replay is tested without Spark above
+@pytest.mark.parametrize("seed", range(40))
 def test_whatever_comes_back_older_the_sink_has_the_rows_of_its_source_or_is_refused(
     tmp_path: Path, run: Callable[..., None], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
