@@ -74,10 +74,23 @@ def split(name: str) -> tuple[str, str | None]:
     return (table, system) if dollar and table else (name, None)
 
 
+_ELSEWHERE: Final = {
+    **dict.fromkeys(
+        ("audit_log", "binlog", "changelog"),
+        "read table_changes(t, from [, to]), or the table itself in streaming mode",
+    ),
+    **dict.fromkeys(("ro", "read_optimized"), "read the table itself"),
+    "buckets": "read t$files, which has the bucket of each file",
+    "statistics": "read t$files, which has the bounds of each file",
+    "history": "read t$snapshots",
+}
+"""System tables of Paimon and others, and what is read here."""
+
+
 def known(system: str, of: str) -> SystemTable:
     """The system table of a name; refuses another name and offers those that there are."""
     if (found := SYSTEM_TABLES.get(system.lower())) is None:
-        hint = suggestion(system.lower(), SYSTEM_TABLES, "there are")
+        hint = _ELSEWHERE.get(system.lower()) or suggestion(system.lower(), SYSTEM_TABLES, "there are")
         raise TableNotFoundError(f"table {of!r} has no system table {system!r}; {hint}")
     return found
 

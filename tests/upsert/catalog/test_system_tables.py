@@ -196,6 +196,11 @@ def test_queries_read_system_tables_as_any_other(spark: SparkSession, catalog: C
     ("text", "error", "message"),
     [
         (
+            "SELECT * FROM shop.orders$audit_log",
+            TableNotFoundError,
+            "no system table 'audit_log'; read table_changes(t, from [, to])",
+        ),
+        (
             "SELECT * FROM shop.orders$fils",
             TableNotFoundError,
             "query: table 'orders' has no system table 'fils'; did you mean 'files'? at line 1, column 15",

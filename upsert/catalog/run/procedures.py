@@ -94,11 +94,27 @@ class Procedure:
         return ", ".join(["table", *needed]) + "".join(optional)
 
 
+_ELSEWHERE: Final = {
+    "drop_partition": "write ALTER TABLE t DROP PARTITION (…)",
+    "merge_into": "write MERGE INTO",
+    "reset_consumer": "a stream continues where its checkpoint says; begin with a new one to read again",
+    "expire_tags": "a tag stays until delete_tag(table, tag)",
+    **dict.fromkeys(
+        ("rename_tag", "replace_tag"), "write create_tag(table, tag, snapshot), before or after delete_tag"
+    ),
+    **dict.fromkeys(
+        ("create_branch", "delete_branch", "fast_forward"),
+        "there are no branches; create_tag keeps a snapshot, CREATE TABLE … AS SELECT copies one",
+    ),
+}
+"""Procedures of Paimon, and what is written here."""
+
+
 def call(context: Context, statement: s.Call, spark: SparkSession | None) -> Rows:
     """``CALL procedure(…)``: what it did, as rows."""
     what = f"CALL {statement.procedure}"
     if (procedure := PROCEDURES.get(statement.procedure)) is None:
-        hint = suggestion(statement.procedure, PROCEDURES, "there are")
+        hint = _ELSEWHERE.get(statement.procedure) or suggestion(statement.procedure, PROCEDURES, "there are")
         raise ConfigurationError(f"CALL: unknown procedure {statement.procedure!r}; {hint}")
     session = active(spark)
     environment = Environment(None if session is None else zone(session), time.time())

@@ -242,6 +242,11 @@ def test_consumer_is_deleted_and_damage_is_found(catalog: Catalog, table: Table)
             "CALL: unknown procedure 'creat_tag'; did you mean 'create_tag'?",
         ),
         (
+            "drop_partition('t', 'day=1')",
+            ConfigurationError,
+            "unknown procedure 'drop_partition'; write ALTER TABLE t DROP PARTITION (…)",
+        ),
+        (
             "fly('t')",
             ConfigurationError,
             "CALL: unknown procedure 'fly'; there are create_tag, delete_tag, ro",
