@@ -241,10 +241,12 @@ def test_options_of_flink_are_those_that_are_declared() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
+        ("table.exec.sink.not-null-enforcer", "enforcer' is not supported; leave out such rows in the query"),
+        ("table.optimizer.multi-join.enabled", "enabled' is not supported; leave it out: plans are Spark's"),
         ("table.exec.mini-batch.enabled", "mini-batch.enabled' is not supported; SET 'execution.trigger'"),
         ("table.exec.state.ttl", "delta joins keep no state"),
         ("table.exec.state.ttls", "unknown option 'table.exec.state.ttls'"),
-        ("table.optimizer.join-reorder-enabled", "unknown option"),
+        ("table.optimizer.join-order-enabled", "unknown option"),
         ("table.exec.delta-join.cache-enable1", "did you mean 'table.exec.delta-join.cache-enable"),
         ("table.exec.source.cdc-events-duplicate", "give 'cdc-events-duplicate' in WITH"),
     ],

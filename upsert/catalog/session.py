@@ -201,6 +201,14 @@ class SessionOptions(MutableMapping[str, str]):
 
 
 _ELSEWHERE: Final = {
+    **dict.fromkeys(
+        (
+            "execution.checkpointing.mode",
+            "execution.checkpointing.timeout",
+            "execution.checkpointing.min-pause",
+        ),
+        "leave it out: each micro-batch is a checkpoint; SET 'execution.trigger', the time between them",
+    ),
     "execution.checkpointing.dir": "SET 'checkpoint.location' = 'folder'",
     "execution.savepoint.path": "a statement continues from its checkpoint, a changed one by 'start-from'",
     "execution.state-recovery.path": "the same statement continues from its checkpoint",
@@ -210,6 +218,22 @@ _ELSEWHERE: Final = {
     "state.backend": "SET 'spark.sql.streaming.stateStore.providerClass'",
     "state.checkpoints.dir": "SET 'checkpoint.location' = 'folder'",
     "state.savepoints.dir": "there are no savepoints: the same statement continues from its checkpoint",
+    "table.dml-sync": "leave it out: a batch waits, and a stream gives its query, running.query",
+    "table.dynamic-table-options.enabled": "leave it out: hints are always read",
+    "table.exec.sink.not-null-enforcer": "leave out such rows in the query: WHERE c IS NOT NULL",
+    "table.exec.sink.type-length-enforcer": "cut texts in the query: left(c, 20)",
+    **dict.fromkeys(
+        (
+            "table.exec.sink.keyed-shuffle",
+            "table.optimizer.agg-phase-strategy",
+            "table.optimizer.distinct-agg",
+            "table.optimizer.join-reorder-enabled",
+            "table.optimizer.multi-join",
+            "table.optimizer.reuse-source-enabled",
+            "table.optimizer.reuse-sub-plan-enabled",
+        ),
+        "leave it out: plans are Spark's, and those of joins are in planner.explain",
+    ),
     "table.exec.mini-batch": "SET 'execution.trigger', the time between micro-batches",
     "table.exec.source.idle-timeout": "leave it out: watermarks are of whole tables, not of their partitions",
     "table.exec.state.ttl": "leave it out: delta joins keep no state; groups are dropped by a WATERMARK",

@@ -562,6 +562,7 @@ _LAST_WORD: Final = re.compile(r"\w+\s*$")
 
 
 _PATTERNS: Final = re.compile(r"\bMATCH_RECOGNIZE\s*\(", re.IGNORECASE)
+_CONFLICTS: Final = re.compile(r"\bON\s+CONFLICT\b", re.IGNORECASE)
 
 
 def _described(error: ParseError, revision: Revision) -> str:
@@ -574,6 +575,11 @@ def _described(error: ParseError, revision: Revision) -> str:
         what = "neither a query nor an expression goes on like this"
     if _PATTERNS.search(revision.text):
         what = "MATCH_RECOGNIZE is not supported, as Spark does not have it"
+    elif _CONFLICTS.search(revision.text):
+        what = (
+            "ON CONFLICT is not supported: 'merge-engine' and 'sink.materialize' of the table say which row "
+            "of a key stays; leave it out"
+        )
     if not (found := first["highlight"]):
         return f"{what}, found the end of the text"
     lines = revision.text.split("\n")[: int(first["line"] or 1) - 1]

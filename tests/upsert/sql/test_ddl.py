@@ -490,6 +490,10 @@ def test_other_statements_are_refused_by_name(text: str, name: str) -> None:
     [
         ("SELEC 1", "SELEC is no statement; did you mean SELECT?"),
         ("SHOW TABELS", "SHOW TABELS is no statement; did you mean SHOW TABLES?"),
+        (
+            "INSERT INTO t SELECT 1 ON CONFLICT DO NOTHING",
+            "ON CONFLICT is not supported: 'merge-engine'",
+        ),
         ("ALTER TABEL t COMPACT", "ALTER TABEL is no statement; did you mean ALTER TABLE?"),
         ("CREATE INDEX i ON t (a)", "CREATE INDEX is not supported; write ALTER TABLE t ADD INDEX (column)"),
         (
