@@ -138,10 +138,10 @@ def end_with_row_kind(node: Plan, _settings: Settings) -> Plan | None:
 def mark_upserts(node: Plan, _settings: Settings) -> Plan | None:
     """Mark the kind of a projection on top of upserts again: it may have renamed the columns of their key.
 
-    The mark on the kind names these columns, for `write_changes`. It was made further down, and knows the
-    names there.
+    The mark on the kind names these columns, for `write_changes`, or the constant columns of an aggregate of
+    all rows. It was made further down, and knows the names there.
     """
-    if not isinstance(node, Project) or not group_keys(node):
+    if not isinstance(node, Project) or group_keys(node) is None:
         return None
     kind = next((output for output in reversed(node.outputs) if output.column.is_row_kind), None)
     if kind is None or is_marked(kind):
