@@ -64,7 +64,8 @@ _REMEDIES: Final = {
     "Except": "use LEFT ANTI JOIN by the key",
     "Expand": "write a GROUP BY for each grouping and bring them together with UNION ALL",
     "Intersect": "use LEFT SEMI JOIN by the key",
-    "LateralJoin": "write it as a join with its own condition",
+    "LateralJoin": "write it as a join with its own condition, and UNNEST of an array or a map as LATERAL "
+    "VIEW [OUTER] explode(column) name AS column",
     "Unpivot": "select with the generator stack, as in stack(2, 'a', a, 'b', b) AS (name, value)",
     "Sample": "choose rows by a hash of their key, as in filter(pmod(xxhash64(id), 100) < 5)",
     **dict.fromkeys(_OF_FUNCTIONS, _FUNCTION),

@@ -1,4 +1,4 @@
-"""Flink's words that Spark says otherwise: ``PROCTIME()``, windows and their start and end (pure).
+"""Flink's words that Spark says otherwise: ``PROCTIME()``, ``UNNEST``, windows, their start and end (pure).
 
 Only these words are exchanged; all else stays as the user wrote it::
 
@@ -8,6 +8,8 @@ Only these words are exchanged; all else stays as the user wrote it::
     SESSION(ts, INTERVAL '5' MINUTE)         session_window(ts, '5 MINUTE')
     TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts),    (SELECT * EXCEPT (`:window`), `:window`.start AS window_start, …
         INTERVAL '5' MINUTE))                  FROM (SELECT *, `window`(ts, …) AS `:window` FROM t))
+
+    t CROSS JOIN UNNEST(t.b) AS u (s)        t CROSS JOIN LATERAL UNNEST(t.b) AS u (s)
 
 A table of windows gives the rows of a table with the columns ``window_start``, ``window_end`` and
 ``window_time``, a row once for each of its windows:
@@ -213,6 +215,8 @@ class _Words:
                 found += self._windowed(number, number, self._closing(number + 1))
             elif self._is_call(number, "PROCTIME") and self._word(number + 2) == ")":
                 found.append(Edit(token.start, self._tokens[number + 2].end + 1, "current_timestamp()"))
+            elif self._is_unnested(number):
+                found.append(Edit(token.start, token.start, "LATERAL "))
             elif self._is_call(number, "WINDOW"):
                 # after GROUP BY the parser would take it for the clause WINDOW
                 found.append(Edit(token.start, token.end + 1, f"`{token.text}`"))
@@ -233,6 +237,16 @@ class _Words:
     def _is_windowed(self, number: int) -> bool:
         """``TUMBLE(TABLE …``: the function that gives a table."""
         return self._word(number) in _SIZES and self._ahead(number + 1, "(", "TABLE")
+
+    def _is_unnested(self, number: int) -> bool:
+        """``UNNEST`` of columns of a table before it, which Spark has as a function in SELECT too."""
+        if not self._is_call(number, "UNNEST"):
+            return False
+        if self._word(number - 1) == "JOIN":
+            return True
+        after = self._closing(number + 1) + 1
+        after += 2 * self._ahead(after, "WITH", "ORDINALITY")
+        return self._word(number - 1) == "," and self._word(after) == "AS" and self._word(after + 2) == "("
 
     def _group_function(self, number: int) -> list[Edit]:
         token, closing = self._tokens[number], self._closing(number + 1)
