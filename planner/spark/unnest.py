@@ -47,6 +47,13 @@ _EMPTY_AWAY: Final = (
 )
 """Rules that take out what a condition of constants leaves no row of."""
 
+_WITHOUT_ORDER: Final = ("array", "interval", "map", "struct", "variant")
+"""What begins the names of types of which MAX does not give the only value, or may not."""
+
+_TOO_MANY_ROWS: Final = (
+    "a subquery that stands for a value must give one row, got more; add LIMIT 1, or compare with IN"
+)
+
 _EXACT: Final = {"sum": ("tinyint", "smallint", "int", "bigint", "decimal"), "avg": ("decimal",)}
 """The types of which a function adds numbers without rounding, which would depend on their order."""
 
@@ -296,18 +303,15 @@ def _with_existence_apart(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
 
 def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
-    """The plan with each subquery that is one row in any case as a join with that row.
-
-    One that may have no row, or more, stays where it is: a join does not raise Spark's error for it.
-    """
+    """The plan with subqueries for a value that refer to nothing outside of them as joins with one row."""
     if not catalyst.has_subqueries(node):
         return node
     node = catalyst.with_changed_children(node, partial(_with_rows_joined, catalyst))
     kind = class_name(node)
     found = [
-        (one, plan)
+        (one, row)
         for one, plan in catalyst.subqueries(node)
-        if not catalyst.children(one) and _is_one_row(catalyst, plan)  # which refers to nothing outside
+        if not catalyst.children(one) and (row := _one_row(catalyst, plan)) is not None
     ]
     if kind not in ("Filter", "Project") or not found:
         return node
@@ -320,6 +324,21 @@ def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         return catalyst.project([catalyst.substituted(one, known) for one in catalyst.projected(node)], below)
     condition = catalyst.substituted(catalyst.condition(node), known)
     return catalyst.project(catalyst.output(child), catalyst.filter(condition, below))
+
+
+def _one_row(catalyst: Catalyst, plan: JavaObject) -> JavaObject | None:
+    """A plan of one column as one row, with NULL for none; None of a type for which MAX cannot say it.
+
+    More rows are an error when it is computed, as they are to Spark.
+    """
+    if _is_one_row(catalyst, plan):
+        return plan
+    if catalyst.type_name(catalyst.output(plan)[0]).startswith(_WITHOUT_ORDER):
+        return None
+    given = catalyst.dataframe(plan).toDF("value")
+    found = given.agg(F.max("value").alias("value"), F.count("*").alias("rows"))
+    fails = f"raise_error('{_TOO_MANY_ROWS}')"
+    return catalyst.analyzed(found.selectExpr(f"CASE WHEN rows > 1 THEN {fails} ELSE value END AS value"))
 
 
 def _is_one_row(catalyst: Catalyst, plan: JavaObject) -> bool:

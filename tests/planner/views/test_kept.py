@@ -656,7 +656,25 @@ OVER_A_ROW = {
     "joined": """SELECT s.id, c.shop FROM sales s JOIN closed c ON s.n = c.since
         WHERE s.id > (SELECT n FROM sales WHERE id = 5)""",
 }
-"""Queries with a value of a row that is no aggregate, which stays a subquery."""
+"""Queries with a value of a row that is no aggregate."""
+
+
+def test_a_value_of_a_row_is_joined_and_more_rows_are_an_error(catalog: Catalog, spark: SparkSession) -> None:
+    """As a subquery it was planned in each refresh, with all joins beside it computed from all rows."""
+    catalog.sql("CREATE TABLE least (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+    query = "SELECT id FROM sales WHERE n >= {}"
+    view = catalog.create_view("v", query.format("(SELECT n FROM least)"), spark=spark)
+    assert "Join inner" in view.explain()
+    assert not rows_of(catalog, "v")
+    catalog.sql("INSERT INTO least VALUES (1, 2)")
+    assert view.refresh()
+    assert rows_of(catalog, "v") == expected(catalog, query.format(2))
+    catalog.sql("INSERT INTO least VALUES (2, 3)")
+    with pytest.raises(PySparkException, match="must give one row, got more"):
+        view.refresh()
+    catalog.sql("DELETE FROM least WHERE id = 1")
+    assert view.refresh()
+    assert rows_of(catalog, "v") == expected(catalog, query.format(3))
 
 
 @pytest.mark.parametrize(

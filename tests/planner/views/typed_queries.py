@@ -340,7 +340,7 @@ class Queries:
         return f"SELECT session_window.start AS a, b FROM ({self.query(a, b, depth)}) q GROUP BY {gap}, b"
 
     def _beyond(self, a: str, b: str, depth: int) -> str:
-        """Rows compared with the value of a row, which stays a subquery."""
+        """Rows compared with the value of a row, which is no aggregate."""
         row = f"(SELECT {b} FROM one WHERE id = {self._random.randrange(40)})"
         below, how = self.query(a, b, depth), self._one_of("<=", ">", "<>")
         return self._one_of(
