@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert import types
@@ -68,7 +68,7 @@ def _is_assignable(given: Any, wanted: Any) -> bool:
         values = _is_assignable(given.valueType, wanted.valueType)
         return values and _is_assignable(given.keyType, wanted.keyType)
     if isinstance(given, t.StructType) and isinstance(wanted, t.StructType):
-        return [one.name.lower() for one in given] == [one.name.lower() for one in wanted] and all(
+        return _are_fields_of(given.names, wanted.names) and all(
             _is_assignable(one.dataType, other.dataType) for one, other in zip(given, wanted, strict=True)
         )
     try:
@@ -76,6 +76,21 @@ def _is_assignable(given: Any, wanted: Any) -> bool:
         return len(names) == 1
     except CorruptTableError:  # a type that no table can have
         return False
+
+
+def _are_fields_of(given: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether a struct's fields are those of another, in order; `struct(1, 'a')` has no names of its own.
+
+    >>> _are_fields_of(["A", "col2"], ["a", "b"]), _are_fields_of(["b", "a"], ["a", "b"])
+    (True, False)
+    """
+    known = [name.lower() for name in wanted]
+    unnamed = (f"col{place}" for place in range(1, len(given) + 1))  # as Spark calls them
+    names = [name.lower() for name in given]
+    return len(names) == len(known) and all(
+        name == own or (name == made and made not in known)
+        for name, own, made in zip(names, known, unnamed, strict=True)
+    )
 
 
 def assigned_type(column: Column, given: Any, subject: str) -> Any:

@@ -179,6 +179,7 @@ def test_fields_have_names_in_any_case_and_numbers_that_fit(
             "1, named_struct('A', 5L, 'B', array(named_struct('C', 'x'), NULL)), map(1, 2L)",
             "2, named_struct('a', NULL, 'b', NULL), map(3L, NULL)",
             "3, NULL, NULL",
+            "5, struct(6L, array(struct('y'), NULL)), NULL",
         ):
             catalog.sql(f"INSERT INTO t SELECT {values}", session)
             session.sql(f"INSERT INTO nested SELECT {values}")
@@ -190,9 +191,9 @@ def test_fields_have_names_in_any_case_and_numbers_that_fit(
                 catalog.sql(f"INSERT INTO t SELECT {values}", session)
         text = "SELECT id, CAST(s AS STRING), CAST(m AS STRING) FROM {}"
         wanted = sorted(map(tuple, session.sql(text.format("nested")).collect()), key=repr)
-        assert len(wanted) == 3
+        assert len(wanted) == 4
         assert rows(catalog, session, text.format("t")) == wanted
-        for other in ("named_struct('b', NULL, 'a', 1)", "named_struct('a', 1)"):
+        for other in ("named_struct('b', NULL, 'a', 1)", "named_struct('a', 1)", "struct(1)"):
             with pytest.raises(SchemaError, match=r"'s' must be STRUCT.*; write named_struct"):
                 catalog.sql(f"UPDATE t SET s = {other}", session)
     finally:
