@@ -496,10 +496,10 @@ def _described(
     message = str(error.getMessage() or error).strip()
     condition = error.getCondition()
     said, ends, _ = message.partition(" SQLSTATE:")
-    is_short = not ends or (condition or "").endswith(_NAMES)
-    first = _NOISE.sub("", message.splitlines()[0] if is_short else " ".join(said.splitlines()))
-    first = re.sub(rf"`{_VIEW}[0-9a-f]{{32}}`\.?", "", first)
     parameters = error.getMessageParameters() or {}
+    is_short = not ends or (condition or "").endswith(_NAMES) or "treeNode" in parameters  # a plan follows
+    first = _NOISE.sub("", message.splitlines()[0] if is_short else " ".join(said.splitlines())).rstrip(":")
+    first = re.sub(rf"`{_VIEW}[0-9a-f]{{32}}`\.?", "", first)
     if condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION" and (wanted := parameters.get("objectName")):
         first = unknown_column(wanted.replace("`", ""), parameters.get("proposal", ""), columns, query)
     elif condition == _STREAM_IN_SUBQUERY:

@@ -327,6 +327,11 @@ class TestBatch:
                 r"in the GROUP BY clause\. Add the columns .* is returned$",
             ),
             (
+                "SELECT id FROM orders ORDER BY id IN (SELECT 1)",
+                SchemaError,
+                r"and UPDATE/MERGE/DELETE commands at line 1, column \d+$",
+            ),
+            (
                 "SELECT id FROM range(3) r JOIN shelves2 /*+ OPTIONS('a'='b') */",
                 TableNotFoundError,
                 "shelves2",
