@@ -86,6 +86,8 @@ def _jvm_options(classes: Path) -> str:
 JVM_OPTIONS = _jvm_options(CLASSES)
 
 SESSION_OPTIONS: Mapping[str, str] = {
+    # Each join, aggregate and sort of each task takes a page first: 32 MB of a heap of 2 GB, for a few rows.
+    "spark.buffer.pageSize": "1m",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
