@@ -155,10 +155,9 @@ class Catalyst:
             return [expr]
         return [one for child in self.children(expr) for one in self._topmost(child, is_wanted)]
 
-    def subqueries(self, node: JavaObject) -> list[tuple[JavaObject, JavaObject]]:
-        """The subqueries for a value in the expressions of a node, each with its plan."""
-        found = [one for expr in self.evaluated(node) for one in self.values_in(expr)]
-        return [(one, one.plan()) for one in found]
+    def subqueries(self, node: JavaObject) -> list[JavaObject]:
+        """The subqueries for a value in the expressions of a node."""
+        return [one for expr in self.evaluated(node) for one in self.values_in(expr)]
 
     def values_in(self, expr: JavaObject) -> list[JavaObject]:
         """The subqueries for a value in an expression."""

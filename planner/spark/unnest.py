@@ -39,6 +39,9 @@ _CONDITIONS_DOWN: Final = (
 )
 """Rules by which the condition of an inner join reaches it through a join that was a subquery."""
 
+_ORDERS_AWAY: Final = "optimizer.EliminateSorts"
+"""A rule that takes out the ORDER BY of what is joined, or is added up."""
+
 _EMPTY_AWAY: Final = (
     "optimizer.ConstantFolding",
     "optimizer.BooleanSimplification",
@@ -135,7 +138,7 @@ _Rewrite = Callable[[Catalyst, JavaObject], JavaObject]
 
 def _joined(catalyst: Catalyst, named: JavaObject, existence: _Rewrite) -> JavaObject | None:
     """A plan with its subqueries as joins; None if something refers to what is outside of one at the end."""
-    flat = catalyst.rewritten(_flattened(catalyst, named, existence), *_CONDITIONS_DOWN)
+    flat = catalyst.rewritten(_flattened(catalyst, named, existence), *_CONDITIONS_DOWN, _ORDERS_AWAY)
     return None if catalyst.refers_outside(flat) else flat
 
 
@@ -308,17 +311,25 @@ def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         return node
     node = catalyst.with_changed_children(node, partial(_with_rows_joined, catalyst))
     kind = class_name(node)
+    if kind not in ("Aggregate", "Filter", "Project"):
+        return node
     found = [
         (one, row)
-        for one, plan in catalyst.subqueries(node)
-        if not catalyst.children(one) and (row := _one_row(catalyst, plan)) is not None
+        for one in catalyst.subqueries(node)
+        if not catalyst.children(one) and (row := _one_row(catalyst, _named_away(catalyst, one))) is not None
     ]
-    if kind not in ("Filter", "Project") or not found:
+    if not found:
+        return node
+    # what they are compared with, or guard, is of the groups alone: no join is between it and them then
+    apart = _in_parts(catalyst, node) if kind == "Aggregate" else _over_parts(catalyst, node)
+    if apart is not node:
+        return _with_rows_joined(catalyst, apart)
+    if kind == "Aggregate":
         return node
     (child,) = catalyst.children(node)
     below, known = child, []
-    for subquery, plan in found:
-        below, value = catalyst.with_row(below, plan)
+    for subquery, row in found:
+        below, value = catalyst.with_row(below, row)
         known.append((subquery, value))
     if kind == "Project":
         return catalyst.project([catalyst.substituted(one, known) for one in catalyst.projected(node)], below)
@@ -438,16 +449,27 @@ def _with_functions_below(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     leaves out, as `sum(a) / sum(b)` does where sum(b) is 0.
     """
     node = catalyst.with_changed_children(node, partial(_with_functions_below, catalyst))
+    return _over_parts(catalyst, node)
+
+
+def _over_parts(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """A condition on groups, or values made of them, over the aggregate functions alone."""
     if not _computes(catalyst, node):
         return node
     (child,) = catalyst.children(node)
-    if class_name(child) != "Aggregate":
+    parts = _in_parts(catalyst, child) if class_name(child) == "Aggregate" else child
+    if parts is child:
         return node
-    outputs, groups = catalyst.aggregated(child), catalyst.grouping(child)
+    return catalyst.rewritten(catalyst.with_children(node, [parts]), "optimizer.PushDownPredicates")
+
+
+def _in_parts(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """An aggregate as what it makes of its functions, over these alone; itself if it gives no more."""
+    outputs, groups = catalyst.aggregated(node), catalyst.grouping(node)
     if not all(map(catalyst.is_deterministic, outputs)):
         return node  # parts that may give something else each time do not mean the same
     parts = list[JavaObject]()
-    for part in (*groups, *catalyst.functions(child)):
+    for part in (*groups, *catalyst.functions(node)):
         if not any(map(part.semanticEquals, parts)):
             parts.append(part)
     values = [_without_name(catalyst, one) for one in outputs]
@@ -457,10 +479,9 @@ def _with_functions_below(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         part if class_name(part) == "AttributeReference" else catalyst.named(part, f"part_{number}")
         for number, part in enumerate(parts)
     ]
-    below = catalyst.aggregate(groups, named, catalyst.children(child)[0])
+    below = catalyst.aggregate(groups, named, catalyst.children(node)[0])
     known = [*zip(parts, catalyst.output(below), strict=True)]
-    above = catalyst.project([catalyst.substituted(one, known) for one in outputs], below)
-    return catalyst.rewritten(catalyst.with_children(node, [above]), "optimizer.PushDownPredicates")
+    return catalyst.project([catalyst.substituted(one, known) for one in outputs], below)
 
 
 def _computes(catalyst: Catalyst, node: JavaObject) -> bool:

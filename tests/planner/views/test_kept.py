@@ -78,7 +78,8 @@ STAGED = {
 CHANGED = {
     "rows": "SELECT id, n * price AS worth FROM sales WHERE n > 1 ORDER BY id",
     "join": "SELECT id, city, since FROM sales JOIN shops USING (shop) LEFT JOIN closed USING (shop)",
-    "no key, in order": "SELECT item, city FROM sales JOIN shops USING (shop) ORDER BY price, id",
+    "no key, in order": """SELECT item, city FROM (SELECT * FROM sales ORDER BY n) JOIN shops USING (shop)
+        ORDER BY price, id""",
     "union": "SELECT shop, 1 AS one FROM sales UNION ALL SELECT shop, 2 FROM closed",
     "semi": "SELECT id, n FROM sales LEFT SEMI JOIN closed USING (shop)",
     "exists": """SELECT id, n FROM sales s
@@ -652,6 +653,8 @@ OVER_A_ROW = {
         FROM sales""",
     "over groups": """SELECT c, count(*) AS shops FROM (SELECT shop, count(*) AS c FROM sales GROUP BY shop)
         WHERE c > (SELECT n FROM sales WHERE id = 5) GROUP BY c""",
+    "guard": """SELECT item, shop, 100 % (sum(n) - 1) AS rest FROM sales GROUP BY item, shop
+        HAVING sum(n) > 1 + (SELECT n FROM sales WHERE id = 5) % 1""",
     "top": "SELECT id FROM sales ORDER BY abs(id - (SELECT n FROM sales WHERE id = 5)), id LIMIT 3",
     "joined": """SELECT s.id, c.shop FROM sales s JOIN closed c ON s.n = c.since
         WHERE s.id > (SELECT n FROM sales WHERE id = 5)""",
@@ -680,7 +683,7 @@ def test_a_value_of_a_row_is_joined_and_more_rows_are_an_error(catalog: Catalog,
 @pytest.mark.parametrize(
     ("names", "values"),
     [
-        (["top", "joined"], (9,)),
+        (["top", "joined", "guard"], (9,)),
         pytest.param([*OVER_A_ROW], (1, 9, 0), marks=pytest.mark.long),
     ],
     ids=["some", "all"],
