@@ -848,7 +848,7 @@ def test_numbers_of_arrays_are_read_at_once_as_one_by_one(
     schema = record(("skipped", array), ("v", array), ("w", "int"))
     rng = random.Random(item)
     messages = []
-    for _ in range(25):
+    for _ in range(10):
         numbers = [rng.choice([0, 1, -1, 2**31 - 1, -(2**31)]) for _ in range(rng.choice([0, 1, 17, 300]))]
         numbers = [number == 1 if item == "boolean" else number for number in numbers]
         with_null: list[Any] = [None, *numbers] if is_nullable and rng.random() < 0.2 else numbers
@@ -857,7 +857,7 @@ def test_numbers_of_arrays_are_read_at_once_as_one_by_one(
     messages.append(b"\x00\x28\x82\x80\x80\x80\x80\x00" + b"\x02" * 19 + b"\x00\x0a")
     monkeypatch.setattr(avro_reader, "_FEW", 10**9)
     expected = decoded(fields, messages, schema=schema)
-    assert len(expected.bad) > 10
+    assert len(expected.bad) > 4
     for few in (0, 16):
         monkeypatch.setattr(avro_reader, "_FEW", few)
         together = decoded(fields, messages, schema=schema)
