@@ -112,7 +112,7 @@ def _bytes_read(table: Table, size: StepSize, columns: Collection[str]) -> int:
     if not storage_of(table.path).is_local or table.layout.file_form.format == AvroFormat.name:
         return size.bytes
     try:
-        bits = sum(table.schema.type_of(name).bit_width for name in columns)
+        bits: int = sum(table.schema.type_of(name).bit_width for name in columns)
     except ValueError:
         return size.bytes
     return min(size.bytes, size.rows * bits // 8)
