@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Any, ClassVar, Final, NamedTuple
@@ -216,8 +217,9 @@ class QueryDialect(Spark):
 
         def _parse_derived_table_values(self, *args: Any, **given: Any) -> exp.Values | None:
             """As sqlglot, but brackets in which ``VALUES`` goes on, by UNION or LIMIT, hold a query."""
-            read = super()._parse_derived_table_values
-            found: exp.Values | None = self._try_parse(lambda: read(*args, **given))
+            read = partial(super()._parse_derived_table_values, *args, **given)
+            is_in_brackets = self._match_pair(TokenType.L_PAREN, TokenType.VALUES, advance=False)
+            found: exp.Values | None = self._try_parse(read) if is_in_brackets else read()
             return found
 
         def _parse_select(self, *args: Any, **given: Any) -> exp.Expr | None:

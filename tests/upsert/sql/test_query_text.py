@@ -194,6 +194,8 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
         ),
         ("SELECT PROCTIME(), a b c FROM t", "found 'c' at line 1, column 24"),
         ("SELECT a FROM (SELECT", "query: expecting ), found"),
+        ("SELECT a FROM VALUES (1 2)", "query: expecting ), found '2' at line 1, column 25"),
+        ("SELECT a FROM (VALUES (1) UNION SELECT a FROM t x y)", "found 'y' at line 1, column 51"),
         ("SELECT 'a FROM t", "query: the text has an open quote or comment"),
         (
             "SELECT '@v1'\nFROM s.t@v12 AS t JOIN u",
