@@ -15,6 +15,7 @@ from planner.refusals import PlanError, Refused
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 from upsert.sql.checks import condition_of
+from upsert.sql.dialect import spelled
 from upsert.store.table import Table
 
 _BELOW: Final = "below an outer, semi or anti join"
@@ -106,7 +107,7 @@ class Compared:
         def column(node: exp.Column) -> Ref:
             found, length = scope.named(node)
             if found.ref is None or len(node.parts) > length:
-                raise SchemaError(f"{subject} compares {node.sql('spark')!r}, which is computed")
+                raise SchemaError(f"{subject} compares {spelled(node)!r}, which is computed")
             return found.ref
 
         def type_of(ref: Ref) -> pa.DataType:
@@ -114,7 +115,7 @@ class Compared:
                 raise SchemaError(f"{subject} compares a column of no managed table")
             return schema.type_of(ref.column)
 
-        subject = f"{self.subject}: over Spark Connect {part.sql('spark')!r} {where}"
+        subject = f"{self.subject}: over Spark Connect {spelled(part)!r} {where}"
         try:
             return condition_of(part, column, type_of, subject, done)
         except SchemaError as cause:

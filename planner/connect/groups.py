@@ -16,7 +16,7 @@ from deltajoin.expressions import Ref
 from planner.connect.calls import FUNCTIONS, Call, Groups, Item, group_name, result_name, values_of
 from planner.connect.clauses import Span
 from planner.connect.select import Select, alias_of, is_parameter, name_of, names_a_field
-from upsert.sql.dialect import END, START, Edit, Revision
+from upsert.sql.dialect import END, START, Edit, Revision, spelled
 
 
 def groups_of(select: Select) -> Groups:
@@ -119,13 +119,13 @@ class _Reader:
             is_star = isinstance(column.this, exp.Star)
             text = None if is_star else self._alias_in(column, place, items) or self._group_of(place)
             if text is None:
-                select.refuse(f"{column.sql('spark')!r}, which is not in GROUP BY,", "name it there")
+                select.refuse(f"{spelled(column)!r}, which is not in GROUP BY,", "name it there")
             edits.append(Edit(*place, text))
         moved = (replace(one, start=one.start - start, end=one.end - start) for one in edits)
         return Revision(select.text[start:end]).edited(moved).text.strip()
 
     def _refuse_names(self, struct: exp.Expr) -> NoReturn:
-        self._select.refuse(f"{struct.sql('spark')!r} of groups", "use named_struct, which says its names")
+        self._select.refuse(f"{spelled(struct)!r} of groups", "use named_struct, which says its names")
 
     def _group_of(self, span: Span) -> str | None:
         """The name of a value of the GROUP BY; None for what is none."""
@@ -177,4 +177,4 @@ def _name_of_value(item: exp.Expr) -> str:
     """
     if isinstance(item, exp.Count) and isinstance(item.this, exp.Star):
         return "count(1)"
-    return item.sql("spark", comments=False, normalize_functions="lower")
+    return spelled(item, comments=False, normalize_functions="lower")

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from deltajoin.expressions import Ref
 from upsert.errors import SchemaError
+from upsert.sql.dialect import spelled
 from upsert.types import quoted
 
 
@@ -125,7 +126,7 @@ class Scope:
             return found[0]
         where = "several tables, write that of one" if found else "no table of the query"
         known = ", ".join(map(_in_words, self.columns))
-        raise SchemaError(f"{self.subject}: column {column.sql('spark')!r} is in {where}; there are {known}")
+        raise SchemaError(f"{self.subject}: column {spelled(column)!r} is in {where}; there are {known}")
 
     def knows(self, column: exp.Column) -> bool:
         """Whether a part of the text names one of the columns, or several."""

@@ -31,7 +31,7 @@ from planner.connect.scope import Listed, Named, Scope, listed
 from planner.refusals import PlanError, Refused
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.sql.dialect import END, START, Edit, Revision, tokens_of, visible_name
+from upsert.sql.dialect import END, START, Edit, Revision, spelled, tokens_of, visible_name
 from upsert.sql.query import AsOf, AsOfKind, Reference, is_read
 from upsert.sql.tokens import without_comments
 from upsert.sql.volatile import of_the_moment
@@ -267,14 +267,14 @@ class Select:
                 continue
             if node is not select and not (function_of(node) and _is_of_groups(node, select)):
                 remedy = _BY_JOIN if isinstance(node, exp.Query) else COUNTED
-                self.refuse(repr(node.sql("spark")), remedy)
+                self.refuse(repr(spelled(node)), remedy)
         for star in select.find_all(exp.Star):
             if any(star.args.values()):
-                self.refuse(repr(star.sql("spark")))
+                self.refuse(repr(spelled(star)))
             within = star.parent
             if within is not None and not isinstance(within, exp.Select | exp.Column | exp.Count):
                 # it would be the columns that stand for the tables, not theirs
-                self.refuse(f"{within.sql('spark')!r}, a star within an expression,", "name the columns")
+                self.refuse(f"{spelled(within)!r}, a star within an expression,", "name the columns")
         if self.query.parameters:
             self.refuse("a query with parameters", "write their values into the text")
         if (found := of_the_moment(self.query.text)) is not None:
@@ -292,7 +292,7 @@ class Select:
     def _check_table(self, node: exp.Expr) -> None:
         is_plain = isinstance(node, exp.Table) and is_read(node) and not node.alias_column_names
         if not is_plain or any(part for name, part in node.args.items() if name not in _OF_TABLE):
-            self.refuse(repr(node.sql("spark")))
+            self.refuse(repr(spelled(node)))
 
     def _kind(self, join: exp.Join) -> str:
         words = [word for word in (join.side, join.kind) if word and word.upper() != "OUTER"]
@@ -300,7 +300,7 @@ class Select:
         kind = {"": "inner", "cross": "inner", "left semi": "semi", "left anti": "anti"}.get(written, written)
         has_more = any(part for name, part in join.args.items() if name not in _OF_JOIN)
         if kind not in KINDS or has_more or join.method not in ("", "NATURAL"):
-            self.refuse(repr(join.sql("spark")))
+            self.refuse(repr(spelled(join)))
         return kind
 
     def _pads_later(self, place: int) -> bool:
@@ -396,14 +396,12 @@ class Select:
         if names:
             for own, other in self.scope.shared(columns, names):
                 if own.ref is None or other.ref is None:
-                    self.refuse(f"{join.sql('spark')!r}, which compares what is computed,")
+                    self.refuse(f"{spelled(join)!r}, which compares what is computed,")
                 pairs.append((own.ref, other.ref))
         where = None
         if condition is None and not names and kind == "inner":
             if self._pads_later(place):
-                self.refuse(
-                    f"{join.sql('spark')!r} before a RIGHT or FULL JOIN", "write its condition into ON"
-                )
+                self.refuse(f"{spelled(join)!r} before a RIGHT or FULL JOIN", "write its condition into ON")
             self._pending.append((place, join, padded))
         elif not pairs or (others and source.as_of is not None and kind != "inner"):
             self._refuse_on(join)
@@ -419,7 +417,7 @@ class Select:
 
     def _refuse_on(self, join: exp.Join) -> NoReturn:
         self.refuse(
-            f"{join.sql('spark')!r}, whose ON must compare columns of both sides by =,",
+            f"{spelled(join)!r}, whose ON must compare columns of both sides by =,",
             f"write ON a.x = b.y, and {_STORED}",
         )
 
@@ -592,7 +590,7 @@ class Select:
         if not isinstance(value, exp.Column) or not isinstance(value.this, exp.Star):
             return None
         if len(value.parts) != 2 or not self.scope.is_table(value.table):
-            self.refuse(f"{value.sql('spark')!r}, which is of no table,", "name the fields of a column")
+            self.refuse(f"{spelled(value)!r}, which is of no table,", "name the fields of a column")
         return value.table
 
     def _named(self, column: exp.Column) -> Named | None:
@@ -612,7 +610,7 @@ class Select:
             # a table of the same name is a column, too; and groups are of columns of the tables
             if not is_before or self._is_inner or self.is_counted or self.scope.is_table(name):
                 raise SchemaError(
-                    f"{self.query.subject}: column {column.sql('spark')!r} is in no table of the query, but "
+                    f"{self.query.subject}: column {spelled(column)!r} is in no table of the query, but "
                     "an alias of its SELECT; write what it stands for, or SELECT … FROM (SELECT …)"
                 ) from None
             return None

@@ -23,6 +23,7 @@ from planner.plan.sources import index_within
 from planner.refusals import adding_index
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.sql.dialect import spelled
 from upsert.store.rows.measures import result_type
 from upsert.store.table import Table
 from upsert.stream_keys import KEYS_MARK, UniqueKeys
@@ -117,7 +118,7 @@ class Touched:
             conditions, values = [*conditions, *values], []
         if call.function == "Count":  # what is written there is never NULL
             values = [one for one in values if not isinstance(one, exp.Literal)]
-        refs = self._stored([self.select.ref_of(one) for one in values], [one.sql("spark") for one in values])
+        refs = self._stored([self.select.ref_of(one) for one in values], [spelled(one) for one in values])
         columns = tuple(ref.column for ref in refs)
         where = conjunction(*map(self._condition, conditions)) if conditions else None
         try:

@@ -248,6 +248,10 @@ def test_groups_are_by_the_values_of_group_by(query: str, groups: Any, items: An
             "'JOIN b ON ABS(a.k) = b.k', whose ON must compare columns of both sides by =,",
         ),
         (
+            "SELECT id FROM a JOIN b ON regexp_replace(a.k, 'x') = b.k",
+            "\"JOIN b ON REGEXP_REPLACE(a.k, 'x') = b.k\", whose ON must compare columns of both sides by =,",
+        ),
+        (
             "SELECT id FROM a UNION SELECT k FROM b",
             "a query that is UNION cannot be planned; keep it as a materialized view",
         ),

@@ -16,7 +16,7 @@ from sqlglot import exp
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
-from upsert.sql.dialect import expression_tree, position
+from upsert.sql.dialect import expression_tree, position, spelled
 from upsert.sql.flink_words import UNITS
 from upsert.sql.tokens import Cursor, blanked, names
 from upsert.sql.types import read_column_type, read_interval
@@ -33,7 +33,7 @@ def columns_of(text: str, start: int, end: int, subject: str) -> tuple[str, ...]
     whole = next(tree.find_all(exp.Query, exp.AggFunc, exp.Window, exp.Star), None)
     if whole is not None:
         raise SchemaError(
-            f"{subject}: a column is computed from its own row, found {whole.sql('spark')!r} at "
+            f"{subject}: a column is computed from its own row, found {spelled(whole)!r} at "
             f"{position(text, start)}; compute it in a query"
         )
     found = (column.parts[0].name for column in tree.find_all(exp.Column))

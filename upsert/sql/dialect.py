@@ -424,16 +424,16 @@ _SLIPS: Final = (AssertionError, AttributeError, LookupError, TypeError, ValueEr
 """With what sqlglot ends at some texts that are no SQL, where it should have refused them."""
 
 
-def spelled(node: exp.Expr) -> str:
+def spelled(node: exp.Expr, **how: Any) -> str:
     """An expression as an error names it; sqlglot logs what of others' functions Spark lacks, and may fail.
 
     >>> spelled(expression_tree("regexp_replace(a, 'b') = 'c'", "check"))  # of three arguments one is missing
     "REGEXP_REPLACE(a, 'b') = 'c'"
     """
     try:
-        return str(node.sql("spark", unsupported_level=ErrorLevel.IGNORE))
+        return str(node.sql("spark", unsupported_level=ErrorLevel.IGNORE, **how))
     except _SLIPS:
-        return str(node.sql(unsupported_level=ErrorLevel.IGNORE))
+        return str(node.sql(unsupported_level=ErrorLevel.IGNORE, **how))
 
 
 def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> exp.Expr:

@@ -31,7 +31,7 @@ from sqlglot import exp
 
 from upsert.errors import SchemaError
 from upsert.sql import statements as s
-from upsert.sql.dialect import END, START, WORD, Edit, expression_tree, position
+from upsert.sql.dialect import END, START, WORD, Edit, expression_tree, position, spelled
 from upsert.sql.query import QueryText
 from upsert.sql.tokens import Cursor, blanked, dotted, table_name, white, without_hints
 from upsert.types import quoted
@@ -401,7 +401,7 @@ class _Merge:
             start, end = first.meta[START], first.meta[END] + 1
             if qualifier == other.lower() or (has_source and self._is_target(qualifier)):
                 raise SchemaError(
-                    f"{self._cursor.subject}: {rows} has no row of {other!r}, found {node.sql('spark')!r} "
+                    f"{self._cursor.subject}: {rows} has no row of {other!r}, found {spelled(node)!r} "
                     f"at {position(self._cursor.text, start)}; use columns of {table!r}"
                 )
             if table.lower() in qualifier.split(".") or (not has_source and self._is_target(qualifier)):

@@ -28,6 +28,7 @@ from upsert.sql.dialect import (
     TableChanges,
     position,
     query_tree,
+    spelled,
     tokens_of,
     visible_name,
 )
@@ -618,7 +619,7 @@ def _as_of(table: exp.Table, subject: str) -> AsOf | None:
                 return AsOf(AsOfKind.TIMESTAMP, time)
     raise SchemaError(
         f"{subject}: expected FOR SYSTEM_TIME AS OF a processing time or TIMESTAMP '…', or "
-        f"FOR SYSTEM_VERSION AS OF a snapshot's id or a 'tag', found {version.sql('spark')!r}"
+        f"FOR SYSTEM_VERSION AS OF a snapshot's id or a 'tag', found {spelled(version)!r}"
     )
 
 
@@ -641,7 +642,7 @@ def _changes_between(call: TableChanges, subject: str) -> ChangesBetween:
             return AsOf(AsOfKind.TIMESTAMP, time)
         raise SchemaError(
             f"{subject}: table_changes takes as from and to a snapshot's id, a 'tag' or TIMESTAMP '…', found "
-            f"{value.sql('spark')!r}"
+            f"{spelled(value)!r}"
         )
 
     end = call.args["end"]
