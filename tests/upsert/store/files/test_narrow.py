@@ -1,6 +1,7 @@
 """Narrow columns: any rows of them come back exactly, and they take fewer bytes."""
 
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,16 @@ def test_numbers_of_any_range_come_back_exactly(data: st.DataObject, type_: pa.D
 
 
 def test_each_kind_of_column_takes_fewer_bytes_and_a_plain_one_stays() -> None:
+    half = np.where(np.arange(1000) == 7, 0.1, np.arange(1000) / 2)
+    half[8] = math.nan
     rows = pa.record_batch(
         {
             "id": pa.array(range(1000)),
+            "byte": pa.array([n % 256 for n in range(1000)]),
+            "more": pa.array([n % 257 for n in range(1000)]),
             "far": pa.array([10**15 + n % 200 for n in range(1000)]),
             "at": pa.array([10**15 + n * 1000 for n in range(1000)], TIMESTAMP),
-            "half": pa.array([n / 2 for n in range(1000)]),
+            "half": pa.array(half, mask=np.arange(1000) == 7),
             "third": pa.array([n / 3 for n in range(1000)]),
             "word": pa.array(["yes", None, "no", ""] * 250),
             "name": pa.array([f"name {n}" for n in range(1000)]),
@@ -80,13 +85,21 @@ def test_each_kind_of_column_takes_fewer_bytes_and_a_plain_one_stays() -> None:
     )
     types = narrowed(rows, ["id"]).schema.types
     assert types == [
-        pa.int64(), pa.uint8(), pa.uint32(), pa.float32(), pa.float64(), pa.uint8(), pa.string(), pa.uint8(),
+        pa.int64(), pa.uint8(), pa.uint16(), pa.uint8(), pa.uint32(), pa.float32(), pa.float64(), pa.uint8(),
+        pa.string(), pa.uint8(),
     ]  # fmt: skip
-    assert_same(read(rows, [999, 1, 1, 0], ("id",)), rows.take(pa.array([999, 1, 1, 0])))
+    assert_same(read(rows, [999, 8, 7, 7, 0], ("id",)), rows.take(pa.array([999, 8, 7, 7, 0])))
 
 
 def test_a_slice_with_an_offset_is_written_as_it_is() -> None:
-    rows = pa.record_batch({"a": [None, 1.5, 2.5, None], "b": ["x", "y", "y", None], "c": [1, 2, 3, 4]})
+    rows = pa.record_batch(
+        {
+            "a": [None, 1.5, 2.5, None],
+            "b": ["x", "y", "y", None],
+            "c": [1, 2, 3, 4],
+            "d": [1.5, 1.5, 1.5, 1.5 + 1e-9],
+        }
+    )
     assert_same(read(rows.slice(1), [0, 1, 2]), rows.slice(1))
 
 
