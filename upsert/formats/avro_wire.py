@@ -150,8 +150,7 @@ class Messages:
 
     def end_alone(self) -> None:
         """Note how far it has been read."""
-        if not self.is_refused:
-            self.at[self.row] = self._place
+        self.at[self.row] = self._place
 
     @property
     def is_refused(self) -> bool:

@@ -5,11 +5,13 @@ import json
 import pickle
 import random
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -21,7 +23,9 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro_reader
 from upsert.formats.avro import FORMAT, AvroCodec
 from upsert.formats.avro_schema import derived, parse
+from upsert.formats.avro_wire import Messages
 from upsert.formats.base import BadMessage, Decoded, FormatContext, format_named
+from upsert.formats.binary_columns import Spans, padded
 from upsert.options import parse as parse_options
 
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -866,6 +870,32 @@ def test_numbers_of_arrays_are_read_at_once_as_one_by_one(
         assert pa.concat_tables([each.rows for each in apart]) == expected.rows
         reasons = [(place, bad.reason) for place, each in enumerate(apart) for bad in each.bad]
         assert reasons == [(bad.position, bad.reason) for bad in expected.bad]
+
+
+def runs(messages: Sequence[bytes], counts: Sequence[int], **how: Any) -> list[int] | None:
+    """So many numbers of each message, all read at once, each behind a byte that ends another one."""
+    data = np.frombuffer(b"".join(b"\x06" + message for message in messages), np.uint8)
+    end = np.cumsum([len(message) + 1 for message in messages])
+    begin = end - [len(message) for message in messages]
+    given = Messages(Spans(padded(data), begin, end))
+    found = given.number_runs(np.arange(len(messages)), np.array(counts), **how)
+    assert given.at.tolist() == (begin if found is None else end).tolist()
+    return None if found is None else found.tolist()
+
+
+def test_numbers_that_are_read_at_once_may_end_with_their_message_and_are_never_too_long() -> None:
+    assert runs([b"\x02\x04", b"\x01\xfe\xff\xff\xff\x0f\x06"], [2, 3], bits=32) == [1, 2, -1, 2**31 - 1, 3]
+    assert runs([b"\x02\x04\x02\x06"], [2], branch=1) == [2, 3]
+    assert runs([b"\x02\x04\x00\x06"], [2], branch=1) is None
+    assert runs([b"\x02\x04", b"\x06"], [3, 1]) is None
+    largest, six_bytes, eleven_bytes = (
+        b"\x80\x80\x80\x80\x10",
+        b"\x82" + b"\x80" * 4 + b"\0",
+        b"\x80" * 10 + b"\0",
+    )
+    for number, in_long in ((largest, 2**31), (six_bytes, 1), (eleven_bytes, None)):
+        assert runs([b"\x02" + number], [2], bits=32) is None
+        assert runs([b"\x02" + number], [2]) == (in_long and [1, in_long])
 
 
 def test_arrays_and_maps_may_come_in_blocks_of_known_size() -> None:
