@@ -29,6 +29,11 @@ def unknown_column(wanted: str, proposal: str, columns: Sequence[Sequence[str]],
     if not before or is_alone:  # else it is not known which table is meant
         known |= dict.fromkeys(f"{before}{name}" for names in columns for name in names)
     last = known if "." in wanted else dict.fromkeys(path.rpartition(".")[2] for path in known)
+    if wanted in last:
+        return (
+            f"column {wanted!r} must be known at this place, found it in another part of the query, or "
+            "several times; select it there, or give each a name of its own"
+        )
     close = get_close_matches(wanted, list(last), n=2)
     hint = " or ".join(map(repr, close))
     are_more = len(known) > _LISTED or len(near) == _LISTED  # of which Spark left out the others

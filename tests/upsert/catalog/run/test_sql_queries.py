@@ -258,6 +258,16 @@ class TestBatch:
                 r"column 'x\.id' is in no table of the query; (did you|there are).* '(o\.)?id'.* column 8$",
             ),
             (
+                "SELECT id AS k, amount AS k FROM orders ORDER BY k",
+                SchemaError,
+                r"column 'k' must be known at this place, .* several times; .* at line 1, column 50$",
+            ),
+            (
+                "SELECT id FROM orders LIMIT amount",
+                SchemaError,
+                r"column 'amount' must be known at this place, found it in another .* at line 1, column 29$",
+            ),
+            (
                 "SELECT id, amount.x FROM orders",
                 SchemaError,
                 r'got "(BIGINT|INT|DOUBLE|STRING)" at line 1, column 12$',
