@@ -787,6 +787,7 @@ def _fixed(definition: Definition) -> dict[str, Any]:
     functions = {
         f"fields.<column {column.id}>.aggregate-function": options.merge.aggregate(column.name).function
         for column in definition.schema.columns
+        if column.name not in definition.schema.primary_key and column.name not in options.merge.orders
     }
     return functions | {
         "bucket-key": [ids[name] for name in options.bucket_key],

@@ -79,6 +79,9 @@ FORMAT_OF_INITIAL_VALUES: Final = 4
 FORMAT_OF_LATE_PROMISES: Final = 5
 """Version of a definition with a NOT NULL or UNIQUE INDEX that rows of older snapshots need not keep."""
 
+FORMAT_OF_FUNCTIONS: Final = 6
+"""Version of a definition with aggregate functions where earlier releases know none, and refuse it."""
+
 FORMAT_OF_SNAPSHOTS: Final = FORMAT_OF_INITIAL_VALUES
 """Version of a snapshot; releases refuse it that would take small files without a sidecar for damaged.
 
@@ -87,7 +90,7 @@ Among them are all that take older states of a table to lie by its present numbe
 
 _FORMATS: Final = (
     *(FORMAT_VERSION, FORMAT_OF_RULES, FORMAT_OF_TYPES, FORMAT_OF_INITIAL_VALUES),
-    FORMAT_OF_LATE_PROMISES,
+    *(FORMAT_OF_LATE_PROMISES, FORMAT_OF_FUNCTIONS),
 )
 _FIELD: Final = "checksum"
 _END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')

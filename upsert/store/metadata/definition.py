@@ -19,6 +19,7 @@ from upsert.errors import CorruptTableError
 from upsert.schema import Check, TableSchema
 from upsert.store import paths
 from upsert.store.checksums import (
+    FORMAT_OF_FUNCTIONS,
     FORMAT_OF_INITIAL_VALUES,
     FORMAT_OF_LATE_PROMISES,
     FORMAT_OF_RULES,
@@ -82,7 +83,7 @@ class Definition:
         """The content of this version's file, for the table with this uuid."""
         untracked = sorted(self.untracked, key=lambda one: repr([list(pair) for pair in one]))
         said = _Said(uuid, self.version, self.schema, self.given, tuple(untracked), self.last_id)
-        value = {**format_of(self.schema), **said.to_json()}
+        value = {**format_of(self), **said.to_json()}
         return content_of(value, subject_of(uuid, paths.definition_file(self.version)))
 
     @classmethod
@@ -154,8 +155,11 @@ def new_checks(old: TableSchema, new: TableSchema) -> tuple[Check, ...]:
     return tuple(check for check in new.checks if known_by(check, new) not in there)
 
 
-def format_of(schema: TableSchema) -> dict[str, int]:
-    """The format version of a file that says a schema, where it is not the first one."""
+def format_of(definition: Definition) -> dict[str, int]:
+    """The format version of a file that says a definition, where it is not the first one."""
+    schema = definition.schema
+    if definition.options.merge.has_later_functions:
+        return {"format": FORMAT_OF_FUNCTIONS}
     if schema.has_late_promises:
         return {"format": FORMAT_OF_LATE_PROMISES}
     if schema.has_values_of_older_rows:

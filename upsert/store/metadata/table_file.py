@@ -394,7 +394,7 @@ def to_json(table: TableFile) -> dict[str, Any]:
     """What ``table.json`` says, but for its format."""
     inside = os.path.relpath(table.root, table.folder)
     return {
-        **format_of(table.definition.schema),
+        **format_of(table.definition),
         "uuid": table.uuid,
         **({} if inside == "." else {"files": inside}),
         "schema": table.definition.schema.to_json(),

@@ -138,7 +138,7 @@ def _without_deletions(
     others = [
         name
         for name in layout.schema.names
-        if name not in layout.key and name not in layout.merge.sequence
+        if name not in layout.key and name not in layout.merge.orders
         if not FUNCTIONS[layout.merge.aggregate(name).function].takes_back
     ]
     if layout.merge.engine == FIRST_ROW or others:
@@ -206,9 +206,13 @@ def _columns_of_groups(
 def _aggregated(
     layout: Layout, group: SequenceGroup, rows: pa.Table, groups: Groups, has_order: bool
 ) -> dict[str, pa.Array]:
-    """The columns of a group that have a function: of all rows that have a sequence, in its order."""
+    """The columns of a group that have a function: of all rows that have a sequence, in its order.
+
+    The table's own row counts without one too if it has a value: it is older than the group.
+    """
     names = list(filter(layout.merge.has_function, group.columns))
-    known = _known(group, rows)
+    has_value = ~np.logical_and.reduce([is_null(one_array(rows.column(name))) for name in names])
+    known = np.union1d(_known(group, rows), np.flatnonzero(groups.is_stored & has_value))
     if not len(known):
         return {name: pa.nulls(groups.count, rows.schema.field(name).type) for name in names}
     sequence = rows.select(list(group.sequence))

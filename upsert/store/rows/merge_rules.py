@@ -154,6 +154,16 @@ class MergeRules:
         declared = (aggregate for aggregate in self.aggregates if aggregate.column == column)
         return next(declared, Aggregate(column, self.default_function or DEFAULT_FUNCTION))
 
+    @property
+    def has_later_functions(self) -> bool:
+        """Whether there are functions that earlier releases do not know: they had those of 'aggregation'."""
+        return self.default_function is not None or (self.engine == PARTIAL_UPDATE and bool(self.aggregates))
+
+    @property
+    def orders(self) -> frozenset[str]:
+        """The columns that order rows: they hold the highest sequence."""
+        return frozenset((*self.sequence, *(name for group in self.groups for name in group.sequence)))
+
     def has_function(self, column: str) -> bool:
         """Whether a column is said to have a function."""
         return self.default_function is not None or any(one.column == column for one in self.aggregates)
@@ -256,7 +266,7 @@ def _check_aggregate(owner: str, rules: MergeRules, aggregate: Aggregate, schema
     option = f"fields.{aggregate.column}.aggregate-function"
     _check_engine(owner, option, rules)
     _check_column(owner, option, aggregate.column, schema)
-    if aggregate.column in _sequences(rules):
+    if aggregate.column in rules.orders:
         raise ConfigurationError(
             f"{owner}: option {option!r} must be of another column than those of 'sequence.field' and of a "
             "sequence group, which hold the highest sequence; leave one of them out"
@@ -271,7 +281,7 @@ def _check_default(owner: str, rules: MergeRules, schema: TableSchema) -> None:
         return
     _check_engine(owner, DEFAULT_OPTION, rules)
     function = FUNCTIONS[rules.default_function]
-    others = {*schema.primary_key, *_sequences(rules), *(one.column for one in rules.aggregates)}
+    others = {*schema.primary_key, *rules.orders, *(one.column for one in rules.aggregates)}
     for column in schema.physical:
         if column.name not in others and not function.fits(column.type):
             raise ConfigurationError(
@@ -287,11 +297,6 @@ def _check_engine(owner: str, option: str, rules: MergeRules) -> None:
             f"{owner}: option {option!r} needs 'merge-engine' = 'aggregation' or 'partial-update', got "
             f"{rules.engine!r}"
         )
-
-
-def _sequences(rules: MergeRules) -> set[str]:
-    """The columns that order rows."""
-    return {*rules.sequence, *(name for group in rules.groups for name in group.sequence)}
 
 
 def _check_column(owner: str, option: str, column: str, schema: TableSchema) -> None:

@@ -1,5 +1,6 @@
 """Sequences and merge engines beside a plain Python fold, over random commits, races and crashes."""
 
+import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,8 @@ from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
-from upsert.store.alterations import AddColumn, SetOptions
+from upsert.store.alterations import AddColumn, ResetOptions, SetOptions
+from upsert.store.checksums import FORMAT_OF_FUNCTIONS, FORMAT_VERSION
 from upsert.store.commit import append
 from upsert.store.commit.committer import Committer, Environment
 from upsert.store.rows import aggregate_functions
@@ -481,6 +483,34 @@ def test_a_column_that_comes_later_takes_part(tmp_path: Path) -> None:
     assert contents(table) == {1: {"id": 1, "n": 2, "m": 4, "hits": 1}}
     with pytest.raises(ConfigurationError, match=r"option 'fields\.hits\.aggregate-function' cannot change"):
         table.alter(SetOptions({"fields.hits.aggregate-function": "sum"}))
+
+
+def test_default_function_may_change_where_no_column_takes_it(tmp_path: Path) -> None:
+    table = engine(tmp_path, "aggregation", fields__n__aggregate_function="sum", sequence__field="m")
+    default = "fields.default-aggregate-function"
+    table.alter(SetOptions({default: "max"}))
+    table.alter(AddColumn(Column("top", pa.int64())))
+    table.write(arrow(table, [{"id": 1, "n": 1, "m": 2, "top": 3}, {"id": 1, "n": 1, "m": 1, "top": 2}]))
+    assert contents(table) == {1: {"id": 1, "n": 2, "m": 2, "top": 3}}
+    with pytest.raises(ConfigurationError, match=r"option 'fields\.top\.aggregate-function' cannot change"):
+        table.alter(ResetOptions((default,)))
+
+
+def test_earlier_releases_refuse_functions_that_they_do_not_know(tmp_path: Path) -> None:
+    of_n = "fields.n.aggregate-function"
+    formats = []
+    for number, options in enumerate(
+        [
+            {"merge-engine": "aggregation", of_n: "sum"},
+            {"merge-engine": "aggregation", "fields.default-aggregate-function": "max"},
+            {"merge-engine": "partial-update", of_n: "sum"},
+        ]
+    ):
+        folder = tmp_path / str(number)
+        Table.create(folder, TableSchema.of({"id": pa.int64(), "n": pa.int64()}, ["id"]), options)
+        formats.append(json.loads((folder / "table.json").read_text())["format"])
+        Table.open(folder)
+    assert formats == [FORMAT_VERSION, FORMAT_OF_FUNCTIONS, FORMAT_OF_FUNCTIONS]
 
 
 COLLECTED = {"merge-engine": "aggregation", "fields.l.aggregate-function": "collect"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.alterations import DropColumn, RenameColumn
+from upsert.store.alterations import DropColumn, RenameColumn, SetOptions
 
 COLUMNS = {"id": pa.int64(), "plain": pa.string(), "g": pa.int64(), "h": pa.string(), "a": pa.string()}
 SCHEMA = TableSchema.of({**COLUMNS, "b": pa.int64()}, primary_key=["id"])
@@ -102,6 +102,27 @@ def test_function_without_an_order_needs_one_only_within_a_sequence(tmp_path: Pa
     same = arrow([{"id": 1, "g": 3, "a": "v"}, {"id": 1, "g": 3, "a": "w"}])
     with pytest.raises(ChangelogError, match="must give column 'a' one value"):
         table.commit([table.stage_raw(same)])
+
+
+@pytest.mark.parametrize("function", ["sum", "first_value", "last_value"])
+def test_group_that_comes_later_keeps_the_values_of_older_rows(tmp_path: Path, function: str) -> None:
+    options = {"merge-engine": "partial-update", "fields.b.aggregate-function": function}
+    table = Table.create(tmp_path / "t", SCHEMA, options)
+    table.write(arrow([{"id": 1, "b": 5}, {"id": 2}]))
+    table.alter(SetOptions({"fields.g.sequence-group": "b"}))
+    found = []
+    for rows in ([{"id": 1, "a": "v"}, {"id": 2}], [{"id": 1, "g": 1, "b": 2}, {"id": 2, "g": 1, "b": 2}]):
+        table.write(arrow(rows))
+        found.append(table.snapshot().scan().sort_by("id")["b"].to_pylist())
+    assert found == [[5, None], [{"sum": 7, "first_value": 5, "last_value": 2}[function], 2]]
+
+
+def test_sums_take_rows_back_whatever_orders_them(tmp_path: Path) -> None:
+    schema = TableSchema.of({name: pa.int64() for name in ("id", "g", "b")}, ["id"])
+    options = {"merge-engine": "partial-update", "fields.g.sequence-group": "b"}
+    table = Table.create(tmp_path / "t", schema, options | {"fields.b.aggregate-function": "sum"})
+    table.write(pa.table({"id": [1, 1, 1], "g": [1, 1, 2], "b": [5, 5, 6], "_row_kind": ["+I", "-U", "+U"]}))
+    assert table.snapshot().scan().to_pylist() == [{"id": 1, "g": 2, "b": 6}]
 
 
 def test_rows_without_an_order_need_none_where_their_sequences_differ(tmp_path: Path) -> None:
