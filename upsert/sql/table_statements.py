@@ -445,7 +445,7 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("RENAME",): _rename,
     ("ALTER", "COLUMN"): _alter,
     ("MODIFY", "COLUMN"): _modify,
-    ("MODIFY", "WATERMARK"): _modify_watermark,
+    ("MODIFY", "WATERMARK", "FOR"): _modify_watermark,  # else a column of this name
     ("MODIFY",): _modify,
     ("SET",): lambda cursor: [alterations.SetOptions(options(cursor))],
     ("RESET",): _reset,
@@ -456,6 +456,7 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
 _OF_SEVERAL: Final = {
     "ADD": "ADD (a type, b type)",
     "DROP": "DROP COLUMNS (a, b)",
+    "MODIFY": "MODIFY (a type, b type)",
     "SET": "SET ('key' = 'value', 'key' = 'value')",
 }
 """How several changes are written that begin with a word."""

@@ -741,6 +741,7 @@ def test_statements_can_be_sent_to_another_process() -> None:
                 WidenPart(("c", "d"), pa.int64()),
             ),
         ),
+        ("MODIFY watermark BIGINT", (WidenColumn("watermark", pa.int64()),)),
         ("ALTER COLUMN a.value.b TYPE BIGINT", (WidenPart(("a", "value", "b"), pa.int64()),)),
         ("MODIFY a.b BIGINT", (WidenPart(("a", "b"), pa.int64()),)),
         (
@@ -775,6 +776,7 @@ def test_alter_table_says_what_changes(text: str, changes: tuple[Alteration, ...
             "several changes are one list; write ADD (a type, b type), found ','",
         ),
         ("DROP COLUMN x, DROP COLUMN y", "write DROP COLUMNS (a, b), found ','"),
+        ("MODIFY x BIGINT, y BIGINT", "write MODIFY (a type, b type), found ','"),
         ("RENAME COLUMN x TO y, z TO a", "write a statement for each change, found ','"),
         ("RENAME COLUMN a.b TO c.d", "expected the end of the statement, found '.'"),
         ("ADD COLUMN a INT CHECK (a > 0)", "CHECK (a > 0) is added by itself"),
