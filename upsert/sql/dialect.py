@@ -564,7 +564,7 @@ _LAST_WORD: Final = re.compile(r"\w+\s*$")
 
 
 _PATTERNS: Final = re.compile(r"\bMATCH_RECOGNIZE\s*\(", re.IGNORECASE)
-_CONFLICTS: Final = re.compile(r"\bON\s+CONFLICT\b", re.IGNORECASE)
+_CONFLICTS: Final = re.compile(r"\bON\s+CONFLICT\s+(\([^()]*\)\s*)?DO\b", re.IGNORECASE)
 
 
 def _described(error: ParseError, revision: Revision) -> str:

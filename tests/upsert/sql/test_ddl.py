@@ -494,6 +494,7 @@ def test_other_statements_are_refused_by_name(text: str, name: str) -> None:
             "INSERT INTO t SELECT 1 ON CONFLICT DO NOTHING",
             "ON CONFLICT is not supported: 'merge-engine'",
         ),
+        ("SELECT * FROM a JOIN b ON conflict = 1 GRUP BY x", "goes on like this, found 'GRUP' at line 1"),
         ("ALTER TABEL t COMPACT", "ALTER TABEL is no statement; did you mean ALTER TABLE?"),
         ("CREATE INDEX i ON t (a)", "CREATE INDEX is not supported; write ALTER TABLE t ADD INDEX (column)"),
         (
