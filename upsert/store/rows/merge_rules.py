@@ -188,7 +188,8 @@ def split(
         match = _FIELD.fullmatch(key)
         if match is None and key.startswith("fields.") and key.lower() != DEFAULT_OPTION:
             raise ConfigurationError(
-                f"{owner}: unknown option {key!r}; of a column there are {', '.join(_OF_FIELDS)}"
+                f"{owner}: unknown option {key!r}; of a column there are {', '.join(_OF_FIELDS)}, of all "
+                f"columns {DEFAULT_OPTION!r}"
             )
         if match is None:
             others[key] = value
