@@ -532,8 +532,8 @@ def _initial(definition: Definition, change: AddColumn) -> Const | None:
     if definition.options.merge.combines:
         raise SchemaError(
             f"{of} cannot be given to column {change.column.name!r}, because the 'merge-engine' makes one "
-            "row of several, of which each would have it; add the column without a default, UPDATE the rows, "
-            f"and then ALTER COLUMN {change.column.name} SET DEFAULT"
+            "row of several, of which each would have it; add the column without a default, insert it for "
+            f"each key, and then ALTER COLUMN {change.column.name} SET DEFAULT"
         )
     if not isinstance(change.initial, pa.Scalar):
         raise SchemaError(f"{of} must be a pyarrow.Scalar, got {change.initial!r}; write pa.scalar(…)")
