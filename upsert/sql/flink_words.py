@@ -239,12 +239,18 @@ class _Words:
         return self._word(number) in _SIZES and self._ahead(number + 1, "(", "TABLE")
 
     def _is_unnested(self, number: int) -> bool:
-        """``UNNEST`` of columns of a table before it, which Spark has as a function in SELECT too."""
+        """``UNNEST`` of columns of a table before it, which Spark has as a function in SELECT too.
+
+        That of constants may stand in any join, one that is LATERAL in few.
+        """
         if not self._is_call(number, "UNNEST"):
+            return False
+        closing = self._closing(number + 1)
+        if not any(map(self._is_name, range(number + 2, closing))):
             return False
         if self._word(number - 1) == "JOIN":
             return True
-        after = self._closing(number + 1) + 1
+        after = closing + 1
         after += 2 * self._ahead(after, "WITH", "ORDINALITY")
         return self._word(number - 1) == "," and self._word(after) == "AS" and self._word(after + 2) == "("
 
@@ -351,6 +357,11 @@ class _Words:
     def _is_call(self, number: int, name: str | None = None) -> bool:
         is_named = name is None or self._word(number) == name
         return is_named and self._word(number + 1) == "(" and self._word(number - 1) != "."
+
+    def _is_name(self, number: int) -> bool:
+        """Whether a token may be the name of a column."""
+        is_quoted = self._tokens[number].token_type is TokenType.IDENTIFIER
+        return is_quoted or (self._word(number).isidentifier() and self._word(number + 1) != "(")
 
     def _ahead(self, number: int, *words: str) -> bool:
         return all(self._word(number + offset) == word for offset, word in enumerate(words))

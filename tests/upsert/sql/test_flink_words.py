@@ -13,6 +13,8 @@ from upsert.sql.flink_words import spark_words
         ("t LEFT JOIN unnest(b) u ON TRUE", "t LEFT JOIN LATERAL unnest(b) u ON TRUE"),
         ("t, UNNEST(f(b, c)) AS u(s) WHERE s > 1", "t, LATERAL UNNEST(f(b, c)) AS u(s) WHERE s > 1"),
         ("t, UNNEST(b) WITH ORDINALITY AS u (s, n)", "t, LATERAL UNNEST(b) WITH ORDINALITY AS u (s, n)"),
+        ("t JOIN UNNEST(array(1, `b`)) u", "t JOIN LATERAL UNNEST(array(1, `b`)) u"),
+        ("t RIGHT JOIN UNNEST(array(1, 2)) AS u (s) ON u.s = t.a", None),
         ("t, LATERAL UNNEST(t.b) AS u (s)", None),
         ("UNNEST(array(1)) AS u (s)", None),
         ("(SELECT a, UNNEST(b) AS s FROM (SELECT 1))", None),
