@@ -50,7 +50,7 @@ _EMPTY_AWAY: Final = (
 )
 """Rules that take out what a condition of constants leaves no row of."""
 
-_WITHOUT_ORDER: Final = ("array", "interval", "map", "struct", "variant")
+_WITHOUT_ORDER: Final = ("array", "geography", "geometry", "interval", "map", "struct", "variant")
 """What begins the names of types of which MAX does not give the only value, or may not."""
 
 _TOO_MANY_ROWS: Final = (
@@ -316,7 +316,9 @@ def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     found = [
         (one, row)
         for one in catalyst.subqueries(node)
-        if not catalyst.children(one) and (row := _one_row(catalyst, _named_away(catalyst, one))) is not None
+        # one of chance means the same as no other, so its value would never stand for it
+        if not catalyst.children(one) and catalyst.is_deterministic(one)
+        if (row := _one_row(catalyst, _named_away(catalyst, one))) is not None
     ]
     if not found:
         return node

@@ -69,6 +69,7 @@ class Input(Protocol):
 
 
 _FEWER_COLUMNS: Final = (
+    "optimizer.ReorderJoin",  # it sees no join through the projections that the next one makes
     "optimizer.ColumnPruning",
     "optimizer.CollapseProject",
     "optimizer.RemoveNoopOperators",

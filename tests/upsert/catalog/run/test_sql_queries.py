@@ -588,6 +588,7 @@ class TestStreaming:
         [
             "product NOT IN (SELECT product FROM products)",  # a product may be NULL
             "amount > (SELECT avg(product) FROM products)",
+            "amount > (SELECT product FROM products WHERE name = 'tea')",
             "amount > 9 OR product IN (SELECT max(product) FROM products GROUP BY name)",
         ],
     )
@@ -595,6 +596,11 @@ class TestStreaming:
         with pytest.raises(PlanError, match="CREATE MATERIALIZED VIEW … AS SELECT") as told:
             sql(f"SELECT id FROM orders o WHERE {condition}")
         assert told.value.is_for_a_view
+
+    def test_a_value_of_chance_over_a_stream_is_refused(self, sql: Session) -> None:
+        """It means the same as no other value, so it was joined again and again, without end."""
+        with pytest.raises(PlanError, match="cannot become a join"):
+            sql("SELECT id FROM orders o WHERE amount > (SELECT max(product) + rand() FROM products)")
 
     def test_an_exists_that_no_row_can_meet_is_a_join_without_an_equality(self, sql: Session) -> None:
         """A column that cannot be NULL is NULL: of the condition nothing is left."""
