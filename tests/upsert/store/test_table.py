@@ -524,9 +524,9 @@ def test_a_missing_snapshot_in_the_middle_is_named(table: Table) -> None:
 def test_another_format_version_is_named_with_what_to_do(table: Table, kind: str) -> None:
     table.write(rows("+I 1 a"))
     path = path_of(table, kind)
-    rewrite_json(table, os.path.relpath(path, table.path), lambda value: {**value, "format": 6})
+    rewrite_json(table, os.path.relpath(path, table.path), lambda value: {**value, "format": 99})
     with pytest.raises(
-        CorruptTableError, match="reads format versions 1, 2, 3, 4, 5, got 6; open the table with the release"
+        CorruptTableError, match=r"reads format versions 1, 2, .*, got 99; open the table with the release"
     ):
         read_all(table.path)
 
