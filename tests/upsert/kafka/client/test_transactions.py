@@ -61,9 +61,15 @@ def visible(connection: Connection, topic: str) -> list[bytes]:
     place = TopicPartition(topic, 0)
     uncommitted = Connection({**connection.properties, "isolation.level": "read_uncommitted"})
     deadline = time.monotonic() + 60
-    while (end := latest_offsets(connection, [place])) != latest_offsets(uncommitted, [place]):
+    while latest_offsets(connection, [place]) != latest_offsets(uncommitted, [place]):
         assert time.monotonic() < deadline
-    chunks = read_range(connection, place, 0, end[place])
+    return committed(connection, topic)
+
+
+def committed(connection: Connection, topic: str) -> list[bytes]:
+    """The committed values before those of the first transaction that is open."""
+    place = TopicPartition(topic, 0)
+    chunks = read_range(connection, place, 0, latest_offsets(connection, [place])[place])
     return [value for chunk in chunks for value in chunk["value"].to_pylist()]
 
 
@@ -413,7 +419,7 @@ def test_a_process_killed_at_any_moment_is_replayed_at_once(
                 child.wait(whole_s if not left else moments.uniform(0, whole_s))
                 whole_s = time.monotonic() - began
             child.kill()
-        left.append(len(visible(connection, topic)))
+        left.append(len(committed(connection, topic)))  # what is open is ended by the writes
         for batch in (0, 1):
             with suppress(ConfigurationError):  # the second one is there already
                 write(connection, topic, batch)
