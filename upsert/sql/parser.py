@@ -335,12 +335,15 @@ def _at(cursor: Cursor) -> Statement:
         if (instead := _INSTEAD.get(called := " ".join((first, *more[:count])))) is not None:
             raise SchemaError(f"{called} is not supported; {instead}")
     if first in (begins := {words[0] for words in _STATEMENTS}):
-        written = head if more else f"{head} {cursor.word(1)}"
-        close = get_close_matches(written, {" ".join(words[:2]) for words in _STATEMENTS}, n=1, cutoff=0.8)
+        written = head if more else f"{head} {cursor.word(1)}".strip()
+        two = {" ".join(words[:2]) for words in _STATEMENTS if words[1:2] != ("OR",)}
+        close = get_close_matches(written, two, n=1, cutoff=0.8) if " " in written else []
     else:
         written, close = first, get_close_matches(first, begins, n=1, cutoff=0.7)
     if close and close[0] != written:
         raise SchemaError(f"{written} is no statement; did you mean {close[0]}?")
+    if longer := [name for name in map(" ".join, _STATEMENTS) if name.startswith(f"{head} ")]:
+        raise SchemaError(f"{head} is no whole statement; there are {', '.join(longer)}")
     raise SchemaError(f"{head} is not supported: statements are {_NAMES}")
 
 
